@@ -14,7 +14,7 @@ from edelweiss.federation.messages import Vectors
 if TYPE_CHECKING:
     from flwr.app import Message
 
-COHORT = tuple(field.name for field in fields(DataSummary))
+SUMMARY_KEYS = tuple(field.name for field in fields(DataSummary))
 ARRAYS, OTHER = "arrays", "other"  # the vectors, and the model that the final one is compared with
 NONE = Vectors({})
 

@@ -9,8 +9,8 @@ from flwr.app import ArrayRecord, ConfigRecord
 from pydantic import StrictBool
 
 from edelweiss.client_app.errors import RefusedError
-from edelweiss.client_app.request import ARRAYS, COHORT, NONE, OTHER, EvaluateRequest, TrainRequest
-from edelweiss.common import PROCESS_CACHE, Schema, from_record, in_a_line, mistakes, shown
+from edelweiss.client_app.request import ARRAYS, NONE, OTHER, SUMMARY_KEYS, EvaluateRequest, TrainRequest
+from edelweiss.common import PROCESS_CACHE, Schema, from_record, in_a_line, record_errors, shown
 from edelweiss.common.schema import binary, is_file_name, several, whole, words
 from edelweiss.datasets import DataSummary, wrong_summary
 from edelweiss.evidence.paired import merged_problems
@@ -49,17 +49,19 @@ def require_sound(incoming: Incoming, site: OpenSite) -> Request | None:
     try:
         if kind == "query":
             require_records(incoming.content, config=ConfigRecord)
-            wrong = mistakes(incoming.config, RUN, optional=("run",))
+            wrong = record_errors(incoming.config, RUN, optional=("run",))
         else:
             last = kind == "evaluate"
             other = {OTHER: ArrayRecord} if last and site.run.compare_with else {}
             require_records(incoming.content, config=ConfigRecord, arrays=ArrayRecord, **other)
-            told = {key: value for key, value in incoming.config.items() if key not in COHORT}
+            told = {key: value for key, value in incoming.config.items() if key not in SUMMARY_KEYS}
             if not (wrong := _wrong_message(told, site, last=last)):
-                cohort = {key: value for key, value in incoming.config.items() if key in COHORT}
+                summary = {key: value for key, value in incoming.config.items() if key in SUMMARY_KEYS}
                 about_data, run = True, site.run
                 multiclass = PROBLEMS[run.problem].multiclass
-                wrong, data_summary = _cohort(site.form, multiclass, run.several, marshal.dumps(cohort, BY_VALUE))
+                wrong, data_summary = _data_summary(
+                    site.form, multiclass, run.several, marshal.dumps(summary, BY_VALUE)
+                )
                 if not wrong:
                     request = _request(told, data_summary, incoming, last=last)
                     wrong = _wrong_arrays(incoming, request, site)
@@ -110,7 +112,7 @@ def _wrong_config(told: dict[str, Any], run: RunConfig, gives_evidence: bool, *,
     schema, labels = _message(run, last), max(1, len(run.several))
     if last and "merged" in told and gives_evidence and run.compare_with and not run.strategy.personalised:
         schema = Schema({**schema, "merged": several(binary(ENTRY), (4 * labels,))})
-    if wrong := mistakes(told, schema):
+    if wrong := record_errors(told, schema):
         return wrong
     taking_place = tuple(phases_of(run.strategy, told["round"], run.rounds, told["sites"]))
     phases = run.strategy.phases[-1:] if last else taking_place
@@ -144,15 +146,15 @@ def _message(run: RunConfig, last: bool) -> Schema:
 
 
 @PROCESS_CACHE.latest
-def _cohort(
-    known: tuple[tuple[int, ...], int] | None, multiclass: bool, labels: tuple[str, ...], cohort: bytes
+def _data_summary(
+    known: tuple[tuple[int, ...], int] | None, multiclass: bool, labels: tuple[str, ...], summary: bytes
 ) -> tuple[list[str], DataSummary]:
     """Return what is wrong with what a message says of all sites' data, and that; in a run it is always the same.
 
     ``known`` are the shape of this site's inputs and how many classes it has; None: it is without data.
     """
     shape, classes = known or ((), 2)
-    told = marshal.loads(cohort)
+    told = marshal.loads(summary)
     wrong = wrong_summary(told, shape, classes, multiclass=multiclass, labels=labels if known else ())
     return wrong, DataSummary() if wrong else from_record(DataSummary, told)
 

@@ -1,4 +1,4 @@
-"""How keys are declared, checked, suggested and read, and the keys of the random streams."""
+"""Utilities of all packages: options, records, messages, files, caches, random streams."""
 
 from edelweiss.common.errors import LISTED, ConfigError, FieldError, Fields
 from edelweiss.common.latest import latest
@@ -20,7 +20,7 @@ from edelweiss.common.overrides import Value, flatten, read_overrides, to_toml, 
 from edelweiss.common.process_cache import PROCESS_CACHE
 from edelweiss.common.records import from_record, plain, record_in, records_in, to_record
 from edelweiss.common.registry import PlugInError, Registry, by_name, require_declared
-from edelweiss.common.schema import Schema, in_a_line, mistakes, printable, schema_of
+from edelweiss.common.schema import Schema, in_a_line, printable, record_errors, schema_of
 from edelweiss.common.streams import Stream
 from edelweiss.common.suggest import CLOSE, closest, hint, repeated, shorter, shown, unknown
 
@@ -52,12 +52,12 @@ __all__ = [
     "in_a_line",
     "key_of",
     "latest",
-    "mistakes",
     "natural",
     "option_errors",
     "plain",
     "printable",
     "read_overrides",
+    "record_errors",
     "record_in",
     "records_in",
     "repeated",

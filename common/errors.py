@@ -1,4 +1,4 @@
-"""The error of a configuration."""
+"""Errors of configurations, and fields of errors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-LISTED = 10  # problems, at most, that a message lists: who has more mends these first
+LISTED = 10  # problems in a message, at most
 
 
 class Fields(Exception):  # noqa: N818 -- what errors of several families have

@@ -1,4 +1,4 @@
-"""Files that others wrote: read as a whole, or refused in words, whatever lies in their place."""
+"""Readers of files that others wrote: a file is read whole, or refused with a reason."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from typing import Any, BinaryIO
 from edelweiss.common.memory import free_memory
 
 TEXT = 2**24  # bytes of a configuration, at most
-LONGEST_PATH, LONGEST_NAME = 3000, 255  # bytes; Linux takes 4,095, of which names that are looked for take some
-DEEPEST = 20  # tables or lists within each other
-MANY_DOTS = re.compile(rb"(?<![\w\"'-])(?:[\w\"'-]++[ \t]*+\.[ \t]*+){50}")  # a key of so many parts
+LONGEST_PATH, LONGEST_NAME = 3000, 255  # bytes; Linux allows 4,095, and names are appended
+DEEPEST = 20  # nested tables or lists
+MANY_DOTS = re.compile(rb"(?<![\w\"'-])(?:[\w\"'-]++[ \t]*+\.[ \t]*+){50}")  # a key of 50 parts
 DEEP = "it nests tables or lists too deeply"
 
 
@@ -28,7 +28,7 @@ def as_path(text: str | Path) -> Path:
     Raises
     ------
     OSError
-        When it can name none.
+        If it is not a valid path.
     """
     if "\0" in str(text):
         raise OSError(errno.EINVAL, "a path cannot have a NUL character")
@@ -36,18 +36,18 @@ def as_path(text: str | Path) -> Path:
         path = Path(text).expanduser()
         names = [os.fsencode(name) for name in path.parts]
     except RuntimeError:
-        raise OSError(errno.EINVAL, f"{str(text).partition('/')[0]} is nobody's home folder here") from None
+        raise OSError(errno.EINVAL, f"{str(text).partition('/')[0]} is not a home folder here") from None
     except UnicodeError:
         raise OSError(errno.EINVAL, "a path must be text of Unicode characters") from None
-    # Here, so that nobody who looks below it need ask: the system refuses it at each look, by another way each time.
+    # Checked once, here: the system reports a long path differently at each use.
     if sum(len(name) + 1 for name in names) > LONGEST_PATH or max(map(len, names), default=0) > LONGEST_NAME:
-        allowed = f"it may have {LONGEST_PATH:,} bytes, and each name in it {LONGEST_NAME}"
+        allowed = f"at most {LONGEST_PATH:,} bytes, and {LONGEST_NAME} for each name in it"
         raise OSError(errno.ENAMETOOLONG, f"a path is too long: {allowed}")
     return path
 
 
 def is_file(path: str | Path) -> bool:
-    """Whether a regular file is there; a path that cannot be is none."""
+    """Whether a path is valid and names a regular file."""
     try:
         return as_path(path).is_file()
     except OSError:
@@ -55,13 +55,13 @@ def is_file(path: str | Path) -> bool:
 
 
 def unwritable(folder: str | Path) -> str:
-    """Say why nothing can be written into a folder, which need not be there yet; empty where it can."""
+    """Return why a folder, which need not exist, is not writable; empty if it is."""
     try:
         folder = as_path(folder)
         there = next(place for place in (folder, *folder.absolute().parents) if os.path.lexists(place))
         if not there.is_dir():
-            return f"{there} is no folder"
-        return "" if os.access(there, os.W_OK | os.X_OK) else f"{there} may not be written"
+            return f"{there} is not a folder"
+        return "" if os.access(there, os.W_OK | os.X_OK) else f"{there} is not writable"
     except OSError as error:
         return reason(error)
 
@@ -73,7 +73,7 @@ def opened(path: str | Path) -> Iterator[BinaryIO]:
     Raises
     ------
     OSError
-        When it cannot be read, or is none: who reads a pipe waits, and a device may have no end.
+        If it cannot be read or is not a regular file: a pipe would block, and a device may be endless.
     """
     path = as_path(path)
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
@@ -81,7 +81,7 @@ def opened(path: str | Path) -> Iterator[BinaryIO]:
         if stat.S_ISDIR(mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         if not stat.S_ISREG(mode):
-            raise OSError(errno.EINVAL, "it is no regular file", str(path))
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
         yield file
 
 
@@ -91,20 +91,20 @@ def read_file(path: str | Path, most: int = 0) -> bytes:
     Parameters
     ----------
     path
-        Of the file.
+        The file.
     most
-        Bytes that it may have. 0: as many as there is memory.
+        Its largest size in bytes. 0: the free memory.
 
     Raises
     ------
     OSError
-        When it cannot be read, is too large, or is none.
+        If it cannot be read, is too large or not a regular file.
     """
     with opened(path) as file:
         size = os.fstat(file.fileno()).st_size
-        # Of a small file nobody need ask how much memory there is.
+        # Free memory is only looked up for a large file.
         if size > (most or TEXT) and size > (most := most or free_memory()):
-            raise OSError(errno.EFBIG, f"it has {size:,} bytes, and {most:,} can be taken", str(path))
+            raise OSError(errno.EFBIG, f"it has {size:,} bytes, and at most {most:,} can be read", str(path))
         return file.read()
 
 
@@ -114,9 +114,9 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     Raises
     ------
     OSError
-        When it cannot be read.
+        If it cannot be read.
     ValueError
-        When it is no TOML, or nests without end.
+        If it is not TOML, or nested too deeply.
     """
     return toml_in(read_file(path, TEXT))
 
@@ -125,19 +125,19 @@ WHOLE, END = "# whole with its last line, which is: # end", "# end"
 
 
 def marked(toml: str) -> str:
-    """Return TOML with a first and a last line by which `toml_in` knows that nothing is missing at its end.
+    """Return TOML between two comments by which `toml_in` detects a truncated file.
 
-    TOML itself cannot tell: without its last keys a file is right, and they would stand for their defaults.
+    TOML without its last keys is valid, and they would take their defaults.
     """
     return f"{WHOLE}\n{toml}{END}\n"
 
 
 def toml_in(data: bytes) -> dict[str, Any]:
-    """Parse TOML; ValueError says what is wrong."""
+    """Parse TOML; raises ValueError with the reason."""
     lines = data.splitlines()
     if WHOLE.encode() in lines and lines[-1] != END.encode():
         raise ValueError(f"it is cut off: its last line, {END!r}, is missing")
-    if MANY_DOTS.search(data):  # the parser takes hours
+    if MANY_DOTS.search(data):  # which would take the parser hours
         raise ValueError(DEEP)
     values: dict[str, Any] = _parsed(data, "TOML", tomllib.loads)
     return values
@@ -149,7 +149,7 @@ def read_json(path: str | Path) -> Any:
 
 
 def json_in(data: bytes) -> Any:
-    """Parse JSON; ValueError says what is wrong."""
+    """Parse JSON; raises ValueError with the reason."""
     return _parsed(data, "JSON", json.loads)
 
 
@@ -157,18 +157,18 @@ def _parsed(data: bytes, form: str, parse: Callable[[str], Any]) -> Any:
     try:
         values = parse(data.decode())
     except UnicodeDecodeError as error:
-        raise ValueError(f"it is no UTF-8 text: byte {error.start + 1} cannot be") from None
+        raise ValueError(f"it is not UTF-8 text: byte {error.start + 1} is invalid") from None
     except RecursionError:
         raise ValueError(DEEP) from None
     except ValueError as error:
-        raise ValueError(f"it is no {form}: {error}") from None
+        raise ValueError(f"it is not {form}: {error}") from None
     if depth(values) > DEEPEST:
         raise ValueError(DEEP)
     return values
 
 
 def depth(value: object) -> int:
-    """Return how many tables and lists are within each other, up to one more than `DEEPEST`: one may hold itself."""
+    """Return the depth of nested tables and lists, at most `DEEPEST` + 1: one may contain itself."""
     level, deep = [value], 0
     while deep <= DEEPEST and (level := [each for each in level if isinstance(each, dict | list | tuple)]):
         deep += 1
@@ -178,5 +178,5 @@ def depth(value: object) -> int:
 
 
 def reason(error: Exception) -> str:
-    """Say why a file cannot be read, without its path."""
+    """Return the message of an error without the path."""
     return getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -1,4 +1,4 @@
-"""What was worked out last, for whoever asks for the same next: sites that share a process are told the same things."""
+"""A cache of the latest result: sites that share a process receive the same values one after another."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ T = TypeVar("T")
 
 
 class latest(Generic[T]):  # noqa: N801  # a decorator, as functools.cache is
-    """Keep what a function returned last, and return it again for the same arguments.
+    """Decorate a function: its latest result is returned again for the same arguments.
 
-    Values are the same if they are equal and of one type; what can change (a list, a record) only if it is the same
-    object, and nobody may have changed it since.
+    Arguments are the same if they are equal and of one type; mutable ones (a list, a record) only if they are the same
+    object, which must not have changed.
     """
 
     def __init__(self, function: Callable[..., T]) -> None:
-        self._function, self.__doc__ = function, function.__doc__  # no more: one is made for each site
+        self._function, self.__doc__ = function, function.__doc__  # not functools.wraps: one is made for each site
         self._known: tuple[tuple[object, ...], T] | None = None
 
     def __call__(self, *arguments: object) -> T:
-        """Return what the function returns."""
-        known = self._known  # looked at once: another thread may ask for something else meanwhile
+        """Return the function's result."""
+        known = self._known  # read once: another thread may replace it
         if known is None or not _same(known[0], arguments):
             known = self._known = arguments, self._function(*arguments)
         return known[1]

@@ -1,4 +1,4 @@
-"""What memory there is, what needs more, and what becomes of memory that was freed."""
+"""Free memory, and the use of freed memory."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-RARELY = (100_000, 20, 20)  # new objects until the young ones are looked at, and how often that is until older ones are
+RARELY = (100_000, 20, 20)  # thresholds of the three generations of the garbage collector
 
 
 def free_memory() -> int:
-    """Bytes that can be had without swapping; where the system does not say, all of the machine's."""
+    """Return the bytes available without swapping; all of the machine's if the system does not say."""
     free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     with contextlib.suppress(OSError):
         for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
             if line.startswith("MemAvailable:"):
                 free = 1024 * int(line.split()[1])
-    with contextlib.suppress(OSError, ValueError):  # "max", where a container has no bound of its own
+    with contextlib.suppress(OSError, ValueError):  # "max" if the container has no limit
         free = min(free, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
     return free
 
 
 def shortage(need: int, what: str, mend: str) -> str:
-    """Say that something takes more memory than there is; empty where it does not."""
+    """Return a message if something needs more memory than is free; else an empty one."""
     free = free_memory()
     if need <= free:
         return ""
@@ -36,31 +36,31 @@ def shortage(need: int, what: str, mend: str) -> str:
 def keep_freed_memory() -> None:
     """Tell glibc to keep freed memory for the next step or message, not return it to the kernel.
 
-    Else each block beyond 32 MiB is mapped anew whenever it is needed, and the kernel clears page after page of it.
+    Else each block above 32 MiB is mapped again at every use, and the kernel clears all of its pages.
     """
-    with contextlib.suppress(OSError, AttributeError):  # another C library manages its memory in its own way
+    with contextlib.suppress(OSError, AttributeError):  # another C library
         libc = ctypes.CDLL("libc.so.6")
         trim_threshold, top_pad, mmap_threshold = -1, -2, -3
         libc.mallopt(mmap_threshold, 2**30)
         libc.mallopt(trim_threshold, 2**31 - 1)
-        libc.mallopt(top_pad, 2**26)  # what a thread's own arena grows by, which the two above do not concern
+        libc.mallopt(top_pad, 2**26)  # growth of a thread's arena, independent of these two
 
 
 def return_freed_memory() -> None:
-    """Let glibc return to the kernel what lies free between what is still in use; it keeps that otherwise."""
+    """Let glibc return free memory between used blocks to the kernel, which it would keep."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
-_before: list[tuple[int, int, int]] = []  # the thresholds as they were, once for each who is within
+_before: list[tuple[int, int, int]] = []  # the original thresholds, once for each open context
 _lock = threading.Lock()
 
 
 @contextlib.contextmanager
 def collecting_rarely() -> Iterator[None]:
-    """Let Python's garbage collector seldom run, until the last who asked for that is done.
+    """Let Python's garbage collector run rarely until the last of these contexts is closed.
 
-    What a site does leaves next to no cycles, and a look at all objects takes as long as hundreds of small sites.
+    A site leaves almost no cycles, and a full collection takes as long as hundreds of small sites.
     """
     with _lock:
         _before.append(_before[0] if _before else gc.get_threshold())

@@ -1,4 +1,4 @@
-"""Names that people tell apart by looking at them: which could be taken for one another."""
+"""Names that look alike."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ LIKE = {
     "y": "уγү",
     "-": "‐‑‒–—−",
 }
-"""Small letters of other scripts that look like one of ours, they or their capitals; and dashes."""
+"""Letters of other scripts that look like Latin ones in lower or upper case, and dashes."""
 LOOK = {ord(other): ours for ours, others in LIKE.items() for other in others}
-UNSEEN = "\u115f\u1160"  # letters that have no shape
+UNSEEN = "\u115f\u1160"  # invisible letters
 
 
 def looks(name: str) -> str:
-    """Return what is left of a name without what the eye may miss: spaces, case, accents, scripts, dashes."""
+    """Return a name without differences that the eye may miss: spaces, case, accents, scripts, dashes."""
     parts = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", name).casefold())
     seen = "".join(c for c in parts if unicodedata.category(c)[0] not in "MC" and c not in UNSEEN)
     return "".join(seen.split()).translate(LOOK)
 
 
 def alike(names: Iterable[str]) -> list[list[str]]:
-    """Return each group of names that look the same, or are."""
+    """Return each group of names that are or look the same."""
     groups: dict[str, list[str]] = {}
     for name in names:
         groups.setdefault(looks(name), []).append(name)

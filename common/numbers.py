@@ -1,20 +1,20 @@
-"""The one reader of numbers in text: what Python also takes for one, such as ``0_2`` or ``nan``, is none."""
+"""Parsers of numbers in text; stricter than Python, which accepts ``0_2`` or ``nan``."""
 
 from __future__ import annotations
 
 import math
 import re
 
-# Digits are those of ASCII: of another script's Python makes numbers, and no spreadsheet or database writes them.
+# ASCII digits only: Python accepts those of other scripts, which no spreadsheet or database writes.
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-_DIGITS = 18  # of a whole number, at most: it fits into 64 bits, and Python takes long over thousands
+_DIGITS = 18  # of a whole number, at most: it fits into 64 bits, and thousands would take Python long
 
 
 def whole(text: str) -> int:
     """Parse a whole number in decimal digits, with or without a sign; ValueError for any other text."""
     if not _WHOLE.fullmatch(text) or len(text.lstrip("+-").lstrip("0")) > _DIGITS:
-        raise ValueError(f"{text[:40]!r} is no whole number")
+        raise ValueError(f"{text[:40]!r} is not a whole number")
     return int(text)
 
 
@@ -24,5 +24,5 @@ def number(text: str) -> float:
     No spaces around it, underscores, separators of thousands, infinity or NaN.
     """
     if not _NUMBER.fullmatch(text) or not math.isfinite(value := float(text)):
-        raise ValueError(f"{text[:40]!r} is no number")
+        raise ValueError(f"{text[:40]!r} is not a number")
     return value

@@ -1,6 +1,6 @@
-"""Options as dataclass fields: default, range, and meaning with the paper's symbol and unit, checked by pydantic.
+"""Options as dataclass fields with default, range, and meaning (the paper's symbol, unit), checked by pydantic.
 
-Algorithms and problems declare theirs like this. A field's name with dashes is its run-config key.
+Used by algorithms and problems. A field's name with dashes is its run-config key.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     from pydantic import GetCoreSchemaHandler
 
-LARGEST = 1e38  # a float32
-MOST = 10**9  # of anything that is counted, unless its range says otherwise
-LONGEST = 4096  # characters of a text, as of a path
+LARGEST = 1e38  # of a float32
+MOST = 10**9  # integer without an upper end
+LONGEST = 4096  # text or path, in characters
 NOUNS = {int: "an integer", float: "a finite number", bool: "true or false", str: "text"}
 SIGNS = {Gt: ("gt", ">"), Ge: ("ge", ">="), Lt: ("lt", "<"), Le: ("le", "<=")}
 STRICT = ConfigDict(strict=True, allow_inf_nan=False)
@@ -40,7 +40,7 @@ class HasOptions:
         lr: float = Field(0.1, gt=0, description="η: step size")
         weighting: Literal["uniform", "examples"] = Field("uniform", description="how sites count in averages")
 
-    A field with a plain default (``lr: float = 0.1``) is an option, too.
+    A field with a plain default (``lr: float = 0.1``) is also an option.
     """
 
     name: ClassVar[str]
@@ -48,9 +48,9 @@ class HasOptions:
     """The options by key."""
 
     def __init_subclass__(cls, **keywords: object) -> None:
-        """Read the declarations, and leave plain defaults for the decorator that makes it a dataclass.
+        """Collect the declarations and leave plain defaults for the decorator ``dataclass``.
 
-        A class that gives no name is called as its Python name says, never as the class that it is derived from.
+        A class without a name takes its Python name, not the name of its base.
         """
         super().__init_subclass__(**keywords)
         if "name" not in vars(cls):
@@ -70,7 +70,7 @@ class HasOptions:
 
 
 def _evaluated(annotation: Any, module: str) -> Any:
-    """Return the type that an annotation names; None if only the function that defines the class knows it."""
+    """Return the type of an annotation; None if it is local to a function."""
     try:
         return eval(annotation, vars(sys.modules[module])) if isinstance(annotation, str) else annotation
     except (KeyError, NameError):
@@ -78,13 +78,13 @@ def _evaluated(annotation: Any, module: str) -> Any:
 
 
 class FileName:
-    """Annotates a text that names a file with one of these endings, or is empty for none."""
+    """Annotates the name of a file with one of these suffixes; empty: no file."""
 
     def __init__(self, *suffixes: str) -> None:
         self.suffixes = suffixes
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
-        """Check the ending of a text."""
+        """Check the suffix."""
         return core_schema.no_info_after_validator_function(self._checked, handler(source))
 
     def _checked(self, name: str) -> str:
@@ -104,7 +104,7 @@ def arguments(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def suffixes(info: FieldInfo) -> tuple[str, ...]:
-    """Return the endings of the files that an option may name; empty where it names none."""
+    """Return the suffixes of an option that names a file; else empty."""
     return next((each.suffixes for each in info.metadata if isinstance(each, FileName)), ())
 
 
@@ -114,12 +114,12 @@ def files_named(cls: type[HasOptions], options: Mapping[str, Any]) -> list[str]:
 
 
 def choices(info: FieldInfo) -> tuple[str, ...]:
-    """Return the words that a key may be; empty where it is no choice."""
+    """Return the allowed words of a choice; empty for other options."""
     return get_args(info.annotation) if get_origin(info.annotation) is Literal else ()
 
 
 def allowed(info: FieldInfo) -> str:
-    """Say what a key may be: "> 0 and <= 1", "'a' | 'b'"; empty for any number."""
+    """Return the range of an option, "> 0 and <= 1", or its choices, "'a' | 'b'"; empty for any number."""
     if words := choices(info):
         return " | ".join(map(repr, words))
     ends = ((*SIGNS[kind], each) for kind in SIGNS for each in info.metadata if type(each) is kind)
@@ -127,9 +127,9 @@ def allowed(info: FieldInfo) -> str:
 
 
 def option_errors(key: str, value: Any, info: FieldInfo) -> Iterator[str]:
-    """Yield what is wrong with an option's value, if anything; ``key`` is what a user writes."""
+    """Yield what is wrong with an option's value; ``key`` is its key in a run-config."""
     if type(value) is type(info.default) and value == info.default:
-        return  # as most are
+        return  # fast, for defaults
     kind: Any = info.annotation
     try:
         _validator(kind, *info.metadata).validate_python(value)
@@ -143,13 +143,13 @@ def option_errors(key: str, value: Any, info: FieldInfo) -> Iterator[str]:
 
 @lru_cache(maxsize=1024)
 def _validator(kind: Any, *metadata: Any) -> TypeAdapter[Any]:
-    """Return the validator of an option; many have the same, and most are never asked for."""
+    """Return the validator of an option, built when it is first needed and shared by equal options."""
     every = (*_implied(kind, metadata), *metadata)
     return TypeAdapter(Annotated[(kind, *every)] if every else kind, config=STRICT)
 
 
 def _implied(kind: Any, metadata: Iterable[object]) -> list[Interval]:
-    """Return the bounds of a number whose range has no upper end."""
+    """Return the default bounds of a number without an upper end."""
     if kind not in (int, float) or any(isinstance(each, Le | Lt) for each in metadata):
         return []
     most = MOST if kind is int else LARGEST
@@ -166,14 +166,14 @@ def check_options(instance: HasOptions, prefix: str = "") -> list[str]:
 
 
 def is_number(value: object) -> bool:
-    """Whether it is a number that a float32 holds."""
+    """Whether a value is a number within float32."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST
 
 
 def text_errors(key: str, value: Any) -> Iterator[str]:
-    """Yield what no text may be, as it would end up in files and on terminals."""
+    """Yield what is wrong with a text for files and terminals."""
     if isinstance(value, str):
         if len(value) > LONGEST:
-            yield f"{shorter(key)} has {len(value):,} characters: may have {LONGEST:,}"
+            yield f"{shorter(key)} has {len(value):,} characters: at most {LONGEST:,} are allowed"
         elif any(unicodedata.category(each) in ("Cc", "Cs") for each in value if each not in "\n\t"):
-            yield f"{shorter(key)} = {shown(value)}: may have no control characters, and none that are no Unicode"
+            yield f"{shorter(key)} = {shown(value)}: control characters and invalid Unicode are not allowed"

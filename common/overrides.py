@@ -1,4 +1,7 @@
-"""Run-configs as users write them: nested or flat tables, TOML files, ``key=value`` pairs."""
+"""Run-configs as users write them: nested or flat tables, TOML files, ``key=value`` pairs.
+
+Here, not in `config`, for commands that do without torch: `lab.submission`, ``bin/run.py``.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from edelweiss.common.files import DEEP, DEEPEST, depth, is_file, read_toml, rea
 from edelweiss.common.suggest import repeated, shorter, shown
 
 Value = bool | int | float | str
-"""What Flower takes as the value of a run-config key."""
+"""Type of a run-config value in Flower."""
 
 _PAIR = re.compile(r"""(?<!\S)([^\s=]+)=('[^']*'|"[^"]*"|\S+)""")  # as Flower's parser finds them
 
@@ -24,7 +27,7 @@ def flatten(nested: Mapping[str, Any]) -> dict[str, Value]:
     Raises
     ------
     ConfigError
-        For what is no table of keys, or one without end.
+        If it is not a table of keys, or nested too deeply.
     """
     given: Any = nested
     if not isinstance(given, Mapping):
@@ -51,7 +54,7 @@ def read_overrides(arguments: list[str]) -> dict[str, Value]:
     Raises
     ------
     ConfigError
-        For a file that is missing or no TOML, or pairs that cannot be parsed; all that is wrong at once.
+        For missing or invalid files and pairs; all problems at once.
     """
     values: dict[str, Value] = {}
     wrong: list[str] = []
@@ -72,12 +75,12 @@ def _is_plain(value: object) -> bool:
 
 
 def with_resumed(flat: Mapping[str, Value]) -> dict[str, Value]:
-    """Return a run-config on top of that of the run that its key ``resume`` names, where there is one.
+    """Return a run-config over that of the run in its key ``resume``, if any.
 
     Raises
     ------
     ConfigError
-        When that cannot be read, or is empty.
+        If that cannot be read or is empty.
     """
     named = flat.get("resume")
     file = f"{named}/config.toml" if named and isinstance(named, str) else ""
@@ -90,7 +93,7 @@ def with_resumed(flat: Mapping[str, Value]) -> dict[str, Value]:
 
 
 def _names_file(text: str) -> bool:
-    """Whether it is a file, and no key=value pair whose value names one."""
+    """Whether a text names a file, and is not a key=value pair with a file name."""
     return text.endswith(".toml") and ("=" not in text or is_file(text))
 
 
@@ -105,9 +108,9 @@ def _read_file(name: str) -> dict[str, Value]:
 def _read_pairs(text: str) -> dict[str, Value]:
     values: dict[str, Value] = {}
     wrong: list[str] = []
-    # Flower's parser passes over what is no pair, so that `rounds 3` would change nothing and say nothing.
+    # Flower's parser silently skips other text, such as `rounds 3`.
     if rest := _PAIR.sub(" ", text).split():
-        wrong.append(f"{shown(' '.join(rest))} is no key=value pair: write 'rounds=3 algorithm=\"fedavg\"'")
+        wrong.append(f"{shown(' '.join(rest))} is not a key=value pair: write 'rounds=3 algorithm=\"fedavg\"'")
     pairs, keys = _PAIR.findall(text), list[str]()
     for key, value in pairs:
         try:
@@ -119,8 +122,7 @@ def _read_pairs(text: str) -> dict[str, Value]:
         except ValueError:
             key, value = shorter(key), shorter(value)
             wrong.append(
-                f"{key}={value}: is neither a number nor true nor false, and text needs quotes, as in "
-                f"'{key}=\"{value}\"'"
+                f"{key}={value}: must be a number, true or false; text needs quotes, as in '{key}=\"{value}\"'"
             )
     wrong += [f"{key} is given twice: leave one out" for key in repeated(keys)]
     if wrong:
@@ -129,7 +131,7 @@ def _read_pairs(text: str) -> dict[str, Value]:
 
 
 def to_toml(values: Mapping[str, Value]) -> str:
-    """Write flat keys as TOML, a line each, tables last; `flatten` of what a TOML parser reads gives them back."""
+    """Return flat keys as TOML, tables last; `flatten` is the inverse after parsing."""
     tables: dict[str, list[str]] = {"": []}
     for key, value in values.items():
         table, _, name = key.rpartition(".")
@@ -139,5 +141,5 @@ def to_toml(values: Mapping[str, Value]) -> str:
 
 
 def toml_value(value: Value) -> str:
-    """Write a value as JSON does, which is TOML but for surrogate pairs and the one control character that it keeps."""
+    """Return a value in TOML: as JSON without surrogate pairs and DEL."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

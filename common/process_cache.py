@@ -1,4 +1,4 @@
-"""What a process keeps of the run that it serves: one object knows every function that remembers what it returned."""
+"""The caches of a process, which one object clears."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ T = TypeVar("T")
 
 
 class ProcessCache:
-    """The caches of a process. Whoever ends a run, or changes a file that was read, empties all of them at once.
+    """The caches of a process, cleared at the end of a run or when a file changes.
 
-    What follows from the code alone, such as the header of a file format, is no part of a run and stays.
+    Results that depend on code alone, such as the header of a file format, are cached elsewhere and stay.
     """
 
     def __init__(self) -> None:
         self._clear: list[Callable[[], None]] = []
 
     def keeps(self, most: int) -> Callable[[Callable[..., T]], _lru_cache_wrapper[T]]:
-        """Decorate a function: what it returned for the last arguments, at most so many, is returned again."""
+        """Decorate a function with a cache of its results for the last ``most`` arguments."""
 
         def decorate(function: Callable[..., T]) -> _lru_cache_wrapper[T]:
             cached = lru_cache(maxsize=most)(function)
@@ -34,13 +34,13 @@ class ProcessCache:
         return decorate
 
     def latest(self, function: Callable[..., T]) -> latest[T]:
-        """Decorate a function: what it returned last is returned again for the same arguments, see `common.latest`."""
+        """Decorate a function with a cache of its latest result, see `common.latest`."""
         cached = latest(function)
         self._clear.append(cached.cache_clear)
         return cached
 
     def forget(self) -> None:
-        """Empty them: what is asked for next is read and made anew."""
+        """Clear them."""
         for clear in self._clear:
             clear()
 

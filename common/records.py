@@ -1,4 +1,4 @@
-"""Typed records on the wire: a frozen dataclass as the flat mapping that Flower's ``ConfigRecord`` takes, and back."""
+"""Typed records of messages: frozen dataclasses to and from the flat mappings of Flower's ``ConfigRecord``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def to_record(instance: Any) -> dict[str, Any]:
 
 
 def from_record(cls: type[T], record: Mapping[str, Any], **others: Any) -> T:
-    """Return the dataclass whose fields `to_record` gave, and these; what else the record has is somebody else's."""
+    """Return a dataclass with fields from a record of `to_record` and from ``others``; other keys are ignored."""
     found = {name: record[key] for name, key in _keys(cls) if key in record}  # type: ignore[arg-type]
     return cls(**{name: tuple(v) if isinstance(v, list) else v for name, v in found.items()} | others)
 
@@ -31,16 +31,16 @@ def _keys(cls: Any) -> tuple[tuple[str, str], ...]:
 
 
 def records_in(content: Mapping[str, Any], kind: type[T]) -> dict[str, T]:
-    """Return a message's records of a kind, by name; Flower's own views of a kind check and copy them at every look."""
+    """Return a message's records of a kind, by name; Flower's own views check and copy them at every access."""
     return {name: found for name, found in content.items() if isinstance(found, kind)}
 
 
 def plain(content: Mapping[str, Any], name: str, kind: type[Any]) -> dict[str, Any]:
-    """Return what a record of a message holds, as a dictionary: Flower's own is ten times slower to read."""
+    """Return a record of a message as a dictionary: Flower's own type is ten times slower to read."""
     return dict(record_in(content, name, kind).items())
 
 
 def record_in(content: Mapping[str, Any], name: str, kind: type[T]) -> T:
-    """Return a record of a message; an empty one if it has none of this name and kind."""
+    """Return a record of a message; an empty one if there is none of this name and kind."""
     found = content.get(name)
     return found if isinstance(found, kind) else kind()

@@ -1,8 +1,8 @@
-"""Registries: things of one kind by name, built in, given to this process, or offered by installed packages.
+"""Registries: objects of one kind by name, built in, given to this process, or offered by installed packages.
 
-Looking up a name never imports what a file or a message names. `Registry.load` imports: only a caller who answers for
-the name calls it. Entry points are what somebody has installed, and are found by their own names; a hospital's
-commands do without (`Registry.discovers`), for there the policy says what may run.
+A look-up never imports what a file or a message names; `Registry.load` does, for callers who trust the name. Entry
+points of installed packages are found by their names, but not in a hospital's commands (`Registry.discovers`): its
+policy says what may run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class PlugInError(ConfigError):
-    """Something that was given or named from outside the package cannot be used; the message is for the user."""
+    """A plug-in that cannot be used; the message is for the user."""
 
     def __init__(self, *texts: str) -> None:
         super().__init__("run-config", list(texts))
@@ -34,7 +34,7 @@ def by_name(*classes: Any) -> dict[str, Any]:
     Raises
     ------
     ValueError
-        When two have the same: one would replace the other without a word.
+        If two have the same name.
     """
     found: dict[str, Any] = {}
     for cls in classes:
@@ -45,23 +45,23 @@ def by_name(*classes: Any) -> dict[str, Any]:
 
 
 class Registry(MutableMapping[str, T], Generic[T]):
-    """Things of one kind by name: what is built in, then what was given to this process.
+    """Objects of one kind by name: built-in ones, then those given to this process.
 
     Parameters
     ----------
     kind : str
-        What they are: "algorithm". ``edelweiss.algorithms`` is their group of entry points.
+        Such as "algorithm", with the entry points ``edelweiss.algorithms``.
     rows : mapping
-        What is built in.
+        The built-in objects.
     accept : callable
-        Checks something from outside and returns its name and its row; raises `PlugInError` with what is wrong.
+        Checks a plug-in and returns its name and row; raises `PlugInError`.
 
     Attributes
     ----------
     discovers : bool
-        Whether entry points of installed packages are found, of all registries.
+        Whether all registries find entry points of installed packages.
     changes : int
-        How often something was given to this process, of all registries: what was built by name before may be old.
+        Number of changes to all registries: a cache of objects by name may be outdated.
     all : dict
         Every registry, by its kind.
     """
@@ -99,19 +99,19 @@ class Registry(MutableMapping[str, T], Generic[T]):
     def __len__(self) -> int:
         return len(self._rows)
 
-    # ------------------------------------------------------------------ from outside
+    # ------------------------------------------------------------------ plug-ins
 
     def give(self, thing: object, name: str = "") -> str:
-        """Make something known to this process; returns the name that a run-config has for it.
+        """Register a plug-in; returns its name in run-configs.
 
         Raises
         ------
         PlugInError
-            When it is none of this kind, or has the name of something built in.
+            If it is not of this kind, or has a built-in name.
         """
         name, row = self._accept(name or name_of(thing), thing)
         if name in self.built_in:
-            text = f"{self.kind} {name_of(thing)} is called {name!r}, as one that is built in: give it another name"
+            text = f"{self.kind} {name_of(thing)} is called {name!r}, which is built in: give it another name"
             raise PlugInError(text)
         if self.given.get(name) is not thing:
             self.given[name] = thing
@@ -120,17 +120,17 @@ class Registry(MutableMapping[str, T], Generic[T]):
         return name
 
     def load(self, name: str) -> str:
-        """Import what an entry point or ``module:name`` names, unless it is here; returns its name in a run-config.
+        """Import an entry point or ``module:name`` unless it is registered; returns its name in run-configs.
 
         Raises
         ------
         PlugInError
-            When it cannot be imported, or is none of this kind.
+            If it cannot be imported, or is not of this kind.
         """
         if name in self._rows:
             return name
         if (found := find(self.kind, name)) is None:
-            return name  # a plain name, which a look-up refuses with those that there are
+            return name  # a plain name, which a look-up refuses
         module, _, path = found.partition(":")
         try:
             thing = reduce(getattr, path.split("."), importlib.import_module(module))
@@ -141,11 +141,11 @@ class Registry(MutableMapping[str, T], Generic[T]):
         return self._aliases[name]
 
     def alias(self, name: str) -> str:
-        """Return the name in a run-config of what this process knows as ``module:name``."""
+        """Return the name in run-configs of a registered ``module:name``."""
         return self._aliases.get(name, name)
 
     def missing(self, name: str) -> str:
-        """Say that there is no such name, and what to do about it."""
+        """Return the message for an unknown name."""
         if ":" in name:
             return (
                 f"{self.kind} {shown(name)} is not loaded, and no file can make this process import it: name it "
@@ -167,7 +167,7 @@ def not_loaded(names: Mapping[str, str]) -> str:
 
 
 def name_of(thing: object) -> str:
-    """Return ``module:name`` of a class or a function; it is found again under that only if `is_importable`."""
+    """Return ``module:name`` of a class or a function; another process finds it only if `is_importable`."""
     while hasattr(thing, "func"):  # of a partial
         thing = thing.func
     own: Any = thing if hasattr(thing, "__qualname__") else type(thing)
@@ -175,7 +175,7 @@ def name_of(thing: object) -> str:
 
 
 def is_importable(thing: object) -> bool:
-    """Whether another process can find it by its name."""
+    """Whether another process can import it by name."""
     module, _, path = name_of(thing).partition(":")
     try:
         return module != "__main__" and reduce(getattr, path.split("."), importlib.import_module(module)) is thing
@@ -184,7 +184,7 @@ def is_importable(thing: object) -> bool:
 
 
 def find(kind: str, name: str) -> str | None:
-    """Return the ``module:name`` that a name means, without importing it; None for a plain name."""
+    """Return the ``module:name`` of a name, without importing it; None for a plain name."""
     if ":" in name:
         return name
     found = _offered(kind).get(name)
@@ -197,12 +197,12 @@ def _offered(kind: str) -> dict[str, EntryPoint]:
 
 
 def require_declared(kind: str, thing: Any, base: type[HasOptions], how: str) -> None:
-    """Require that something is a finished class of a kind, whose fields are declared by ``@dataclass(how)``.
+    """Check that a plug-in is a concrete class of a kind, declared by ``@dataclass(how)``.
 
     Raises
     ------
     PlugInError
-        Saying what is missing.
+        If it is not.
     """
     name = name_of(thing)
     if not (isinstance(thing, type) and issubclass(thing, base)):

@@ -1,6 +1,6 @@
-"""What a record of a message may hold: a type of pydantic's for each key, checked before anything is used.
+"""Schemas of records in messages: a pydantic type for each key, checked before a value is used.
 
-The sender is not trusted, so nothing is converted, and what is said of a value is short and printable.
+The sender is not trusted: nothing is converted, and messages show values shortened and printable.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from edelweiss.common.suggest import shown
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
-NAMED = 3  # mistakes that a line names
+NAMED = 3  # errors in a line, at most
 LONGEST = 10**6  # list
 BOUNDS = {
     "greater_than": ("gt", ">"),
@@ -31,28 +31,28 @@ BOUNDS = {
 
 
 class Schema(dict[str, Any]):
-    """Types by key: annotations, such as `whole` and `words` make."""
+    """Types by key, such as those of `whole` and `words`."""
 
     @cached_property
     def checks(self) -> dict[str, Callable[[Any], Any]]:
-        """Pydantic's validators, made when a record is checked first."""
+        """Pydantic's validators, built for the first record."""
         return {key: _validator(kind) for key, kind in self.items()}
 
 
 def printable(text: str, longest: int = 2000) -> str:
-    """Return words that came from elsewhere in one line that does nothing to a terminal."""
+    """Return a text of others on one line, shortened and without control characters."""
     cut = text if len(text) <= longest else f"{text[:longest]}..."
     return "".join(c if c.isprintable() else " " if c.isspace() else "\N{REPLACEMENT CHARACTER}" for c in cut)
 
 
-class FirstMistake(FailFast):
-    """Annotates a list, of which the first wrong item is enough; hashable, as what annotates a type should be."""
+class FirstError(FailFast):
+    """Annotates a list, whose validation stops at the first wrong item; hashable, unlike `FailFast`."""
 
     __hash__ = object.__hash__
 
 
 def must_be(text: str, fits: Callable[[Any], bool]) -> AfterValidator:
-    """Annotate a type with a condition, which the text says."""
+    """Annotate a type with a condition, described by the text."""
 
     def check(value: Any) -> Any:
         if not fits(value):
@@ -63,17 +63,17 @@ def must_be(text: str, fits: Callable[[Any], bool]) -> AfterValidator:
 
 
 def is_file_name(text: object) -> bool:
-    """Whether a file can be called so; on a terminal, too."""
+    """Whether a text is a file name that can be printed."""
     if not isinstance(text, str) or text in ("", ".", "..") or len(text) > 100:
         return False
     return "/" not in text and text.isprintable()
 
 
 Printable = must_be("printable characters", str.isprintable)
-List = (MaxLen(LONGEST), FirstMistake())
-"""Annotates a list, of which the first wrong item is enough."""
+List = (MaxLen(LONGEST), FirstError())
+"""Annotates a list, whose validation stops at the first wrong item."""
 
-# What follows is asked for with the same arguments for every message, and a type is compiled once.
+# Cached, so that pydantic compiles each type once, not for every message.
 
 
 @lru_cache(maxsize=1024)
@@ -84,7 +84,7 @@ def whole(low: int, high: int) -> Any:
 
 @lru_cache(maxsize=1024)
 def number(low: float = -math.inf, high: float = math.inf, *, nan: bool = False) -> Any:
-    """Return the type of finite numbers from ``low`` to ``high``; ``nan`` whether it may be undefined."""
+    """Return the type of finite numbers from ``low`` to ``high``; ``nan``: NaN is allowed."""
     if nan:
         ends = f"from {low:g} to {high:g}, or NaN"
         return Annotated[float, Strict(), must_be(ends, lambda x: x != x or (low <= x <= high and math.isfinite(x)))]
@@ -93,27 +93,27 @@ def number(low: float = -math.inf, high: float = math.inf, *, nan: bool = False)
 
 @lru_cache(maxsize=1024)
 def words(longest: int = 100, *, pattern: str | None = None) -> Any:
-    """Return the type of texts of printable characters, as long as that at most."""
+    """Return the type of printable texts with up to ``longest`` characters."""
     return Annotated[str, StringConstraints(strict=True, max_length=longest, pattern=pattern), Printable]
 
 
 @lru_cache(maxsize=1024)
 def several(item: Any, lengths: tuple[int, ...] = (), *, most: int = LONGEST) -> Any:
-    """Return the type of lists of items of one type, with one of these lengths, or of ``most`` items at most."""
+    """Return the type of lists with one of these lengths, or up to ``most`` items."""
     if not lengths:
-        return Annotated[list[item], MaxLen(most), FirstMistake()]
+        return Annotated[list[item], MaxLen(most), FirstError()]
     counted = must_be(f"a list of {' or '.join(map(str, lengths))}", lambda found: len(found) in lengths)
-    return Annotated[list[item], MaxLen(max(lengths)), FirstMistake(), counted]
+    return Annotated[list[item], MaxLen(max(lengths)), FirstError(), counted]
 
 
 @lru_cache(maxsize=1024)
 def binary(entry: int) -> Any:
-    """Return the type of bytes, ``entry`` for each of several things."""
+    """Return the type of bytes with a multiple of ``entry`` bytes."""
     return Annotated[bytes, Strict(), must_be(f"bytes, {entry} for each entry", lambda value: len(value) % entry == 0)]
 
 
 def schema_of(cls: type) -> Schema:
-    """Return the types of a dataclass that is sent as a record, see `common.records`."""
+    """Return the schema of a dataclass that is sent as a record, see `common.records`."""
     hints = get_type_hints(cls, include_extras=True)
     return Schema({key_of(f.name): hints[f.name] for f in fields(cls)})
 
@@ -123,10 +123,10 @@ def _validator(kind: Any) -> Callable[[Any], Any]:
     return TypeAdapter(kind).validator.validate_python  # the adapter's own method takes twice as long
 
 
-def mistakes(record: Mapping[str, Any], schema: Schema, optional: Iterable[str] = ()) -> list[str]:
-    """Return what is wrong with a record: keys that are missing or too many, and values; each in a few words."""
+def record_errors(record: Mapping[str, Any], schema: Schema, optional: Iterable[str] = ()) -> list[str]:
+    """Return the errors of a record: unknown keys, missing keys and wrong values."""
     unknown, optional = [key for key in record if key not in schema], set(optional)
-    wrong = [f"{shown(key)} is no key that it may have" for key in unknown[:NAMED]]
+    wrong = [f"{shown(key)} is an unknown key" for key in unknown[:NAMED]]
     for key, check in schema.checks.items():
         if key in record:
             try:
@@ -139,7 +139,7 @@ def mistakes(record: Mapping[str, Any], schema: Schema, optional: Iterable[str] 
 
 
 def in_words(found: ErrorDetails) -> str:
-    """Return what pydantic found, as a clause."""
+    """Return an error of pydantic as a clause."""
     if found["type"] in BOUNDS:
         end, sign = BOUNDS[found["type"]]
         return f"must be {sign} {found['ctx'][end]:g}"
@@ -148,6 +148,6 @@ def in_words(found: ErrorDetails) -> str:
 
 
 def in_a_line(wrong: Sequence[str]) -> str:
-    """Return mistakes as one line: a few, and how many more there are; empty for none."""
+    """Return errors on one line: the first few and the number of others; empty for none."""
     more = [f"and {len(wrong) - NAMED} more"] if len(wrong) > NAMED else []
     return "; ".join([*wrong[:NAMED], *more])

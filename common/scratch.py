@@ -1,4 +1,4 @@
-"""Temporary folders; those of processes that were killed go when the next one is made."""
+"""Temporary folders; making one removes those of killed processes."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ PREFIX, LOCK = "edelweiss-", ".in-use"
 class Scratch:
     """A temporary folder of this process and its forks.
 
-    A file in it is locked as long as one of them lives. Where nobody holds the lock any more, nobody was left to remove
-    the folder.
+    A file in it is locked while one of them lives; without the lock, the folder is left over.
 
     Parameters
     ----------
     place : str, optional
-        Where to make it; None: where this machine has temporary files.
+        Its parent; None: the machine's folder for temporary files.
 
     Attributes
     ----------
@@ -33,7 +32,7 @@ class Scratch:
         fresh = self.path / "new"
         self._lock = fresh.open("w")
         fcntl.flock(self._lock, fcntl.LOCK_EX)
-        fresh.rename(self.path / LOCK)  # nobody sees it before it is locked
+        fresh.rename(self.path / LOCK)  # it is locked before others can see it
 
     def __enter__(self) -> Path:
         """Return the folder."""
@@ -50,11 +49,11 @@ class Scratch:
 
 
 def sweep(place: str | None) -> None:
-    """Remove what killed processes left there."""
+    """Remove folders that killed processes left."""
     for left in Path(place or tempfile.gettempdir()).glob(f"{PREFIX}*/{LOCK}"):
         try:
             with left.open("r+") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(left.parent, ignore_errors=True)
-        except OSError:  # it is in use, or somebody else's
+        except OSError:  # it is in use, or owned by another user
             continue

@@ -1,4 +1,4 @@
-"""The random streams of a run: what each draw is for. A stream follows from (seed, purpose, site, round, phase)."""
+"""The random streams of a run, each seeded by (seed, purpose, site, round, phase)."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from enum import IntEnum
 
 
 class Stream(IntEnum):
-    """What is drawn; second entry of a seed sequence, after the run's seed, so that no two purposes share bits.
+    """The purpose of a stream: the second entry of its seed sequence, so that no two purposes share bits.
 
-    (How data are split is seeded by the names of its steps, see ``datasets.loading``.)
+    (Splits of data are seeded by the names of their steps, see ``datasets.loading``.)
 
-    The numbers are part of what a seed means: a new purpose takes a new number.
+    The numbers determine results: a new purpose takes a new number.
     """
 
     SADDLE_START = 0

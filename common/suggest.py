@@ -1,4 +1,4 @@
-"""What a wrong name was probably meant to be."""
+"""Suggestions for wrong names, and values in messages."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-CLOSE = 0.7  # how alike the names of a table's columns are that are mistaken for each other: the user chose them
-LONGEST = 120  # characters of a name or a value that a message shows
+CLOSE = 0.7  # similarity of suggested column names, which users chose themselves
+LONGEST = 120  # name or value in a message, in characters
 
 
 def shorter(text: str) -> str:
-    """Return a text that fits into a message, and does nothing to a terminal."""
+    """Return a text shortened and printable, for a message."""
     text = text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
     return text if text.isprintable() else repr(text)
 
 
 def shown(value: object) -> str:
-    """Return a value as it is written in Python, if that can be said in a line."""
+    """Return the repr of a value, shortened, for a message."""
     if isinstance(value, str):
         return repr(value if len(value) <= LONGEST else f"{value[: LONGEST - 3]}...")
     try:
         return shorter(repr(value))
-    except (ValueError, RecursionError, ArithmeticError):  # a number of thousands of digits; a list within itself
+    except (ValueError, RecursionError, ArithmeticError):  # a huge number; a list that contains itself
         return f"a value of type {type(value).__name__}"
 
 
@@ -35,10 +35,10 @@ def repeated(names: Iterable[str]) -> list[str]:
 
 
 def closest(name: str, allowed: Iterable[str], least: float = 0.6) -> str:
-    """Return the allowed name that a wrong one resembles most; empty when none is close.
+    """Return the allowed name closest to a wrong one; empty if none is close.
 
-    A key of a table also counts by its last part: ``lr`` is meant to be ``codasca.lr``, whatever else looks like it. Of
-    several equally close names the first one is returned; ``least`` says how alike they must be, up to 1.
+    Keys of tables are also compared by their last part, first for a name without a table: ``lr`` gives ``codasca.lr``.
+    Of equally close names the first is returned; ``least`` is the lowest similarity, up to 1.
     """
     whole = {full: full for full in allowed}
     tails: dict[str, str] = {}
@@ -54,12 +54,12 @@ def closest(name: str, allowed: Iterable[str], least: float = 0.6) -> str:
 
 
 def hint(name: str, allowed: Iterable[str], least: float = 0.6) -> str:
-    """Return " Did you mean ...?" for a wrong name; empty when nothing is close."""
+    """Return " Did you mean ...?" for a wrong name; empty if none is close."""
     close = closest(name, allowed, least)
     return f" Did you mean {close!r}?" if close else ""
 
 
 def unknown(kind: str, name: str, allowed: Iterable[str]) -> str:
-    """Say that a name is unknown, which is the closest, and which there are."""
+    """Return the message for an unknown name: the closest name, and all."""
     names = list(allowed)
     return f"unknown {kind} {shown(name)}.{hint(name, names)} There are: {', '.join(sorted(names))}"

@@ -1,4 +1,4 @@
-"""The two configurations: a run's (what everybody does) and a site's (what its operator decides)."""
+"""Configurations: `RunConfig` of a run, `SiteConfig` of a site's operator."""
 
 from edelweiss.common import ConfigError, flatten, read_overrides
 from edelweiss.config.node import SiteConfig, parse_node_config
@@ -9,7 +9,7 @@ from edelweiss.models import ModelError
 from edelweiss.problems import ProblemError
 
 MISTAKES = (ConfigError, DataError, ModelError, ProblemError, RunError, StrategyError)
-"""Errors whose message is all that a user needs: they are shown without a traceback."""
+"""Errors that are shown without a traceback: their message says all."""
 
 __all__ = [
     "MISTAKES",

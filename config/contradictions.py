@@ -1,4 +1,4 @@
-"""What is wrong between run-config keys that are right by themselves: a line each, with keys, values and the fix."""
+"""Contradictions between run-config keys: a line each, with keys, values and the fix."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _algorithm_and_problem(run: RunConfig) -> Iterator[str]:
 
 
 def _algorithm(run: RunConfig) -> Iterator[str]:
-    """Whatever the algorithm itself cannot work with."""
+    """Limits of the algorithm itself."""
     algorithm, problem = ALGORITHMS[run.algorithm], PROBLEMS[run.problem]
     yield from algorithm.misfits(run.flat())
     if algorithm.own_statistics and run.bn == "average" and problem.needs_data and tracks_statistics(run.model):
@@ -85,13 +85,13 @@ def _wire(run: RunConfig) -> Iterator[str]:
 
 
 def _stages(run: RunConfig) -> Iterator[str]:
-    """A stage whose rounds would never end."""
+    """Stages with too many local steps."""
     values = [run.hyper.get(key, getattr(ALGORITHMS[run.algorithm], key.replace("-", "_"))) for key in STAGES]
     if not all(map(is_number, values)):
-        return  # which is said of the key
+        return  # which is an error of the key
     steps, iterations, growth, steps_growth = map(float, values)
     if not (1 <= steps <= MOST_STEPS and iterations >= 0 and 1 <= growth <= 1e6 and 1 <= steps_growth <= 1e6):
-        return  # as well
+        return  # likewise
     if found := Stages(int(steps), int(iterations), growth=growth, steps_growth=steps_growth).beyond(run.rounds):
         yield (
             f"stage-steps-growth = {steps_growth:g}: from round {found[0]} on a site would take {found[1]:,} local "
@@ -100,7 +100,7 @@ def _stages(run: RunConfig) -> Iterator[str]:
 
 
 def _start(run: RunConfig) -> Iterator[str]:
-    """Whatever cannot be where a run starts from."""
+    """The model that a run starts from."""
     named = {key: value for key, value in (("init-from", run.init_from), ("pretrained", run.pretrained)) if value}
     if len(named) > 1:
         yield (
@@ -142,7 +142,7 @@ def _batches(run: RunConfig) -> Iterator[str]:
 
 
 def _images(run: RunConfig) -> Iterator[str]:
-    """Changes of images, and there are none; of hospitals' own data that is known when they have told their shape."""
+    """Augmentation without images; for hospitals' data this is known once they have reported shapes."""
     table = run.dataset == TABLE or (run.dataset in SOURCES and SOURCES[run.dataset].features)
     what = f"dataset = {run.dataset!r} is a table" if table else ""
     if not PROBLEMS[run.problem].needs_data:
@@ -168,7 +168,7 @@ def _classes(run: RunConfig) -> Iterator[str]:
 
 
 def _labels(run: RunConfig) -> Iterator[str]:
-    """Whatever is wrong with labels that may be several, uncertain or blank."""
+    """Several, uncertain or blank labels."""
     if wrong := [*wrong_labels(run.label, run.uncertain, run.blank, run.label_preset)]:
         yield from wrong
         return
@@ -186,7 +186,7 @@ def _labels(run: RunConfig) -> Iterator[str]:
                 )
         return
     if PROBLEMS[run.problem].multiclass:
-        yield f"problem = {run.problem!r} keeps the classes of one label, and label names such as may be unknown"
+        yield f"problem = {run.problem!r} keeps the classes of one label, and these labels may be unknown"
     elif run.labels.several and not PROBLEMS[run.problem].several:
         able = ", ".join(name for name, problem in PROBLEMS.items() if problem.several)
         yield (
@@ -201,12 +201,12 @@ def _labels(run: RunConfig) -> Iterator[str]:
 
 
 def _table(run: RunConfig) -> Iterator[str]:
-    """Whatever is said of a table of one's own, and there is none."""
+    """Keys of tables."""
     if run.dataset == ARRAYS and not run.data_file:
-        yield 'dataset = "arrays" is for data that are given in Python: data=, an argument of edelweiss.simulate'
+        yield 'dataset = "arrays" is for data given in Python, by the argument data= of edelweiss.simulate'
     if run.dataset == TABLE:
         if not run.data_file:
-            yield 'dataset = "table" needs data-file, the CSV or Parquet file to deal to the sites'
+            yield 'dataset = "table" needs data-file, the CSV or Parquet file to split over sites'
         if run.partition in (*NATURAL, "by-group") and not run.group_column:
             yield (
                 f"partition = {run.partition!r} of a table needs group-column, the column that says what each row "
@@ -232,7 +232,7 @@ def _split(run: RunConfig) -> Iterator[str]:
     if run.personal_test and (run.folds or run.dataset == "site"):
         none = 'dataset = "site" has none' if run.dataset == "site" else f"folds = {run.folds} leave none"
         yield (
-            f"personal-test = true deals a common test set over the sites, and {none}: take personal-test = false, "
+            f"personal-test = true splits a common test set over sites, and {none}: take personal-test = false, "
             "with which each site holds out rows of its own"
         )
     if run.image_size and run.dataset not in SIZED:
@@ -241,7 +241,7 @@ def _split(run: RunConfig) -> Iterator[str]:
             f"image-size = 0; it is for {', '.join(SIZED)}"
         )
     if run.image_fit != "crop" and not run.image_size:
-        yield f"image-fit = {run.image_fit!r} says how images come to image-size, which is 0: set it, as in 224"
+        yield f"image-fit = {run.image_fit!r} says how images are scaled to image-size, which is 0: set it, such as 224"
     if run.image_colour != "auto" and run.dataset not in SIZED:
         yield (
             f"image-colour = {run.image_colour!r} is for images of {', '.join(SIZED)}, not of {run.dataset!r}: take "
@@ -259,8 +259,8 @@ def _split(run: RunConfig) -> Iterator[str]:
         yield f'partition = "by-group" needs data with groups ({listed}), not {run.dataset!r}'
     if run.problem == "maml" and run.dataset == "omniglot" and run.partition != "by-group":
         yield (
-            f"partition = {run.partition!r} spreads the drawings of a character over the sites, and problem = "
-            "'maml' deals characters out whole, each with its four turns: take partition = \"by-group\""
+            f"partition = {run.partition!r} spreads the drawings of a character over sites, and problem = "
+            "'maml' needs whole characters with their four rotations: take partition = \"by-group\""
         )
 
 

@@ -1,4 +1,4 @@
-"""SiteConfig: what a site's own operator sets, in the SuperNode's ``--node-config``; no run can change it."""
+"""SiteConfig: keys that a site's operator sets in the SuperNode's ``--node-config``; no run can change them."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 
 def site_name(text: str) -> str:
-    """Return the text if it can be a site's name, which others print and call files by."""
+    """Return a valid site name; others print it and name files by it."""
     if text and not (text == text.strip() and text.isprintable() and "/" not in text and len(text) <= 100):
         raise ValueError(
-            "must be a name of up to 100 characters that can be printed, without / and without spaces at its ends"
+            "must be a name of up to 100 printable characters, without / and without leading or trailing spaces"
         )
     return text
 
 
 def place(text: str) -> str:
-    """Return the text if it can be a path on this machine."""
+    """Return a valid path of this machine."""
     try:
         as_path(text)
     except OSError as error:
@@ -41,55 +41,50 @@ Parts = Annotated[int, Field(ge=0, le=10**9)]
 
 
 class SiteConfig(Keys):
-    """A site's own keys, in its file, as options of ``join``, or as ``--node-config``; all optional in a simulation."""
+    """Keys of a site: in its file, as options of ``join``, or in ``--node-config``; all optional in a simulation."""
 
     site: SiteName = Field(
         "",
-        description="the site's name in reports and in the order of sums; no two may "
-        "look the same; default: from partition-id",
+        description="name of the site in reports and in the order of sums; two may not look the same; default: from "
+        "partition-id",
     )
     data_dir: Place = Field("", description='folder with the site\'s own data; needed for dataset = "site"')
     state_dir: Place = Field(
         "",
-        description="folder for the site's memory and its own models, which survives a "
-        "restart; default: a private folder for temporary files, never what a run "
-        "says",
+        description="folder for the site's state and personal models, which survives a restart; default: a private "
+        "temporary folder, never one that a run names",
     )
     study: Place = Field(
         "",
-        description="TOML file in which the coordinator says what the columns of a table mean; "
-        "then yours may be in your own spelling",
+        description="the coordinator's TOML file that describes a table's columns; yours may have your own spelling",
     )
-    label: str = Field("", description="the label column; default: the one that a run names")
+    label: str = Field("", description="label column; default: the one that a run names")
     policy: Place = Field(
-        "", description="TOML file whose table [policy] has the site's own rules; default: rules that protect patients"
+        "", description="TOML file with the site's rules in its table [policy]; default: rules that protect patients"
     )
     follow_links: bool = Field(False, description="whether links in data-dir may lead to images outside it")
-    image_cache: Volume = Field(
-        20.0, description="GB of decoded images that the state-dir may hold, so that each is decoded once; 0: none"
-    )
+    image_cache: Volume = Field(20.0, description="GB of decoded images cached in state-dir; 0: no cache")
     device: str = Field("", description="auto, cpu, cuda, cuda:1; default: the run's device")
     data_root: Place = Field(
         "",
-        description="folder with public data sets; default: the run's data-root, but none for "
-        "a site with data of its own",
+        description="folder with public data sets; default: the run's data-root, none for a site with data-dir",
     )
-    partition_id: Part = Field(-1, description="which part of a public data set this site plays; not for its own data")
-    num_partitions: Parts = Field(0, description="of how many; the run's sites. Flower's simulation sets both")
+    partition_id: Part = Field(-1, description="part of a public data set that this site has; not for its own data")
+    num_partitions: Parts = Field(0, description="number of parts: the run's sites. Flower's simulation sets both")
 
     @property
     def name(self) -> str:
-        """The site's name; empty when the operator gave none and the data has to."""
+        """The site's name; empty if the operator gave none, so that it follows from the data."""
         return self.site or (f"site-{self.partition_id}" if self.partition_id >= 0 else "")
 
     @property
     def simulated(self) -> bool:
-        """Whether it is one of many that a machine plays: files that a run names are that machine's own."""
+        """Whether the site is simulated, so that files named by a run are on its machine."""
         return bool(self.num_partitions) and not self.data_dir
 
     @property
     def names_label(self) -> bool:
-        """Whether the operator says which column is the label; else each run chooses one."""
+        """Whether the operator chooses the label column; else each run does."""
         return bool(self.label or self.study)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""What a run names or was given from outside the package: loaded for who answers for it, handed on to workers."""
+"""Plug-ins of a run: objects that it names or was given, loaded where allowed and passed on to workers."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ KINDS: dict[str, Registry[Any]] = {
     "dataset": SOURCES,
     "metrics": METRICS,
 }
-"""The run-config keys whose value may be from outside: ``module:name``, or the name of an entry point."""
+"""Run-config keys whose value may be a plug-in: ``module:name``, or the name of an entry point."""
 
 
 def _renamed(flat: Mapping[str, Value], how: Callable[[Registry[Any], str], str]) -> dict[str, Value]:
-    """Return a run-config with each of these called otherwise; metrics are a list."""
+    """Return a run-config with these names replaced; metrics are a list."""
     found = dict(flat)
     for key, registry in KINDS.items():
         if isinstance(value := flat.get(key), str):
@@ -36,17 +36,17 @@ def _renamed(flat: Mapping[str, Value], how: Callable[[Registry[Any], str], str]
 
 
 def load_named(flat: Mapping[str, Value]) -> dict[str, Value]:
-    """Import what a run-config names from outside; for callers who wrote it, or allow it.
+    """Import the plug-ins that a run-config names; for callers who wrote it or allow it.
 
     Returns
     -------
     dict
-        The run-config with each of these called as it is in this process.
+        The run-config with their names in this process.
 
     Raises
     ------
     ConfigError
-        When something cannot be imported, or is none of its kind.
+        If one cannot be imported or is not of its kind.
     """
     wrong: list[str] = []
 
@@ -94,18 +94,18 @@ def require_known(flat: Mapping[str, Value]) -> None:
 
 
 def as_known(flat: Mapping[str, Value]) -> dict[str, Value]:
-    """Return a run-config with what is known here as ``module:name`` called as it is in this process."""
+    """Return a run-config with each known ``module:name`` replaced by its name in this process."""
     return _renamed(flat, lambda registry, name: registry.alias(name))
 
 
 def named_outside(flat: Mapping[str, Value]) -> dict[str, str]:
-    """Return what a run-config names from outside the package, and the ``module:name`` of each; imports nothing.
+    """Return the plug-ins that a run-config names, with the ``module:name`` of each; imports nothing.
 
-    Of what was given as an object only what another process could import is there.
+    Objects are included only if another process could import them.
     """
     found: dict[str, str] = {}
 
-    def noted(registry: Registry[Any], name: str) -> str:
+    def add(registry: Registry[Any], name: str) -> str:
         thing = registry.given.get(registry.alias(name))
         if name in registry.built_in:
             return name
@@ -115,7 +115,7 @@ def named_outside(flat: Mapping[str, Value]) -> dict[str, str]:
             found[name] = name_of(thing)
         return name
 
-    _renamed(flat, noted)
+    _renamed(flat, add)
     return found
 
 
@@ -125,12 +125,12 @@ def package_of(found: str) -> str:
 
 
 def packages_of(flat: Mapping[str, Value]) -> tuple[str, ...]:
-    """Return the top-level packages that a run-config names from outside."""
+    """Return the top-level packages of the plug-ins that a run-config names."""
     return tuple(sorted({package_of(found) for found in named_outside(flat).values()}))
 
 
 def packed(flat: Mapping[str, Value] | None = None) -> bytes:
-    """Return what this process was given, for worker processes: by name where they can import it, else by value.
+    """Return the plug-ins given to this process, for its workers: by name if importable, else by value.
 
     Parameters
     ----------
@@ -141,7 +141,7 @@ def packed(flat: Mapping[str, Value] | None = None) -> bytes:
     Raises
     ------
     PlugInError
-        When something can be neither.
+        If one cannot be pickled.
     """
     import cloudpickle
 
@@ -174,7 +174,7 @@ def packed(flat: Mapping[str, Value] | None = None) -> bytes:
 
 
 def unpack(given: bytes) -> None:
-    """Make known to this process what another was given."""
+    """Register the plug-ins that another process was given."""
     if not given:
         return
     import cloudpickle

@@ -1,4 +1,4 @@
-"""What a run that was stopped and goes on has in common with its beginning."""
+"""Keys that must stay the same when a run is resumed."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ COMPUTED = {"data-root", "engine", "workers", "threads", "device", "checkpoint-e
 LEFT = {"runs-dir", "run-name", "report", "tracker"}
 GIVES_UP = {"wait-timeout", "round-timeout", "min-replies", "on-bad-update", "loss-bound"}
 FREE = {"resume"} | COMPUTED | LEFT | GIVES_UP
-"""Keys that may change when a run goes on: how it is computed, what it leaves, whom it waits for, when it gives up."""
+"""Keys that may change when a run is resumed: computation, output, quorum and timeouts."""
 
 
 def lasting(run: RunConfig) -> dict[str, Value]:
-    """Return the keys of a run, with their values, that stay when it goes on."""
+    """Return the keys of a run, with their values, that must stay the same when it is resumed."""
     return {key: value for key, value in run.written().items() if key not in FREE}
 
 
 def changed(now: Mapping[str, Value], then: Mapping[str, Value]) -> str:
-    """Say in a line which keys of a run differ from those that it began with; empty for none.
+    """Return a line with the keys that changed since the run began; empty for none.
 
     Parameters
     ----------
     now, then : mapping
-        What `lasting` returns: of the run-config that it is to go on with, and of the one that it began with.
+        Results of `lasting` for the new run-config and the one that the run began with.
     """
     keys = [key for key in [*then, *(now.keys() - then.keys())] if now.get(key) != then.get(key)]
-    told = [
+    lines = [
         f"{key} = {shown(now[key]) if key in now else 'none'} (was {shown(then[key]) if key in then else 'none'})"
         for key in keys[:LISTED]
     ]
-    return ", ".join(told) + (f" and {len(keys) - LISTED} more" if len(keys) > LISTED else "")
+    return ", ".join(lines) + (f" and {len(keys) - LISTED} more" if len(keys) > LISTED else "")

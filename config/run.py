@@ -1,4 +1,4 @@
-"""RunConfig: the whole run, parsed from Flower's flat run-config and checked before anything starts."""
+"""RunConfig: the configuration of a run, parsed from Flower's flat run-config and checked before the run starts."""
 
 from __future__ import annotations
 
@@ -39,14 +39,13 @@ from edelweiss.models import Architecture
 from edelweiss.problems import PROBLEMS, Problem, Setting
 from edelweiss.strategies import ALGORITHMS
 
-OTHERS = 3  # tables, at most, that a message names for a key that is in the wrong one
+OTHERS = 3  # tables that a message suggests, at most, for a key in the wrong table
 
 
 class RunConfig(RunKeys):
-    """Everything that defines a run. Keys are field names with dashes, and what `config.tables` adds.
+    """The configuration of a run: the keys of `RunKeys` and those of `config.tables`.
 
-    The options that the user gave are in ``hyper``, of the algorithm, shared or its own, and in ``options``, of the
-    problem.
+    ``hyper`` has the given options of the algorithm, shared and its own; ``options`` those of the problem.
     """
 
     hyper: dict[str, Value] = Field({})
@@ -71,18 +70,18 @@ class RunConfig(RunKeys):
         Raises
         ------
         ConfigError
-            Listing everything that is wrong, each with the key, the value and what is allowed.
+            Listing everything that is wrong: key, value and what is allowed.
         """
         flat = as_known(flat)
         fields = cls.keys()
         chosen = [str(flat.get(key, fields[key].default)) for key in ("algorithm", "problem")]
         declared_in = tables()
         declared = {f"{name}.{key}": f for name, options in declared_in.items() for key, f in options.items()}
-        strangers = [key for key in flat if key not in fields and key not in SHARED and key not in declared]
-        problems = [_unknown(key, chosen, [*fields, *SHARED], declared) for key in strangers[:LISTED]]
-        problems += [f"unknown key {shown(key)}" for key in strangers[LISTED:]]  # to look for what was meant takes time
+        unknowns = [key for key in flat if key not in fields and key not in SHARED and key not in declared]
+        problems = [_unknown(key, chosen, [*fields, *SHARED], declared) for key in unknowns[:LISTED]]
+        problems += [f"unknown key {shown(key)}" for key in unknowns[LISTED:]]  # suggestions take time
         if texts := [text for key, value in flat.items() for text in text_errors(key, value)]:
-            raise ConfigError("run-config", problems + texts)  # nothing is looked for in a text that has no end
+            raise ConfigError("run-config", problems + texts)  # searching long texts takes time
         config: RunConfig | None = None
         try:
             config = cls.model_validate({key: value for key, value in flat.items() if key in fields})
@@ -109,7 +108,7 @@ class RunConfig(RunKeys):
         return config
 
     def flat(self) -> dict[str, Value]:
-        """Return all keys that are fields or were given, from which `parse` makes an equal RunConfig."""
+        """Return all fields and given options by key; `parse` returns an equal RunConfig."""
         own = own_options(ALGORITHMS[self.algorithm])
         hyper = {f"{self.algorithm}.{key}" if key in own else key: value for key, value in self.hyper.items()}
         options = {f"{self.problem}.{key}": value for key, value in self.options.items()}
@@ -118,7 +117,7 @@ class RunConfig(RunKeys):
     def to_toml(self) -> str:
         """Return a file that ``flwr run . --run-config FILE`` and ``edelweiss --run-config FILE`` take.
 
-        It names every key that matters, with defaults: those of the chosen algorithm and problem, of no other.
+        It has every key of the run with defaults: those of the chosen algorithm and problem only.
         """
         return marked(to_toml(self.written()))
 
@@ -136,7 +135,7 @@ class RunConfig(RunKeys):
     def _fields(self) -> dict[str, Value]:
         return self.model_dump(by_alias=True, exclude={"hyper", "options"})
 
-    # ------------------------------------------------------------------ what the parts of the app need of it
+    # ------------------------------------------------------------------ parts
 
     @property
     def seed(self) -> int:
@@ -150,12 +149,12 @@ class RunConfig(RunKeys):
 
     @cached_property
     def encoding(self) -> Encoding:
-        """How what is sent in a round is written."""
+        """The encoding of messages in a round."""
         return Encoding(self.wire, frozenset(self.strategy.messages.estimates if self.wire_estimators else ()))
 
     @property
     def remembers(self) -> bool:
-        """Whether a site keeps something between rounds."""
+        """Whether a site keeps state between rounds."""
         return bool(self.strategy.messages.remembers or self.wire_estimators)
 
     @cached_property
@@ -165,13 +164,13 @@ class RunConfig(RunKeys):
 
     @property
     def several(self) -> tuple[str, ...]:
-        """The names of the labels, where there are several; else none."""
+        """The names of several labels; empty for one."""
         return self.labels.names if self.labels.several and self.dataset in OWN else ()
 
     def data(self, data_dir: str = "", label: str = "", data_root: str = "") -> DataConfig:
-        """Describe the data; a site may say where its own lies and what its label columns are called.
+        """Describe the data; a site may name its own folder and label columns.
 
-        No run leads a site with data of its own to another folder, where these might be found without their rules.
+        A run cannot direct a site with its own data to another folder, where its rules might not apply.
         """
         multiclass = PROBLEMS[self.problem].multiclass
         rules = self.labels if self.labels.clinical and self.dataset in OWN else None
@@ -211,7 +210,7 @@ class RunConfig(RunKeys):
 
     @cached_property
     def augmentation(self) -> Augmentation:
-        """What may happen to training images."""
+        """The augmentation of training images."""
         return Augmentation(
             flip=self.augment_flip,
             crop=self.augment_crop,
@@ -225,7 +224,7 @@ class RunConfig(RunKeys):
         return Setting(
             data_summary=data_summary,
             architecture=Architecture(model=self.model, hidden=self.hidden, head=self.head, amp=self.amp),
-            # What is the same for all sites of a process is shared by them.
+            # Sites of a process share equal problems.
             site=-1 if problem.needs_data or problem.same_everywhere else site,
             sites=self.sites,
             seed=self.seed,
@@ -239,20 +238,20 @@ class RunConfig(RunKeys):
         Raises
         ------
         ProblemError
-            For a file that cannot be used.
+            If a file cannot be used.
         edelweiss.models.ModelError
-            For a model that cannot take inputs of this shape.
+            If the model cannot take inputs of this shape.
         """
         return PROBLEMS[self.problem](setting, **arguments(self.options))
 
 
 def _unknown(key: str, chosen: Collection[str], top: Collection[str], declared: Collection[str]) -> str:
-    """Say what is wrong with a key that does not exist, and which was meant."""
+    """Return the message for an unknown key, with the key that was probably meant."""
     if key in MOVED:
         return f"unknown key {key!r}: it is now {' or '.join(map(repr, MOVED[key]))}"
     if key in {f.alias for f in SiteConfig.model_fields.values()}:
         return f"unknown key {key!r}: it is for a site's operator to set, in --node-config"
-    first = [name for name in declared if name.partition(".")[0] in chosen]  # these are meant more often
+    first = [name for name in declared if name.partition(".")[0] in chosen]  # these are more likely
     table, _, last = key.rpartition(".")
     if table in tables():
         return f"unknown key {shown(key)}: {_has(table, last, [*top, *first], declared)}"
@@ -261,9 +260,9 @@ def _unknown(key: str, chosen: Collection[str], top: Collection[str], declared: 
 
 
 def _has(table: str, last: str, near: Collection[str], declared: Collection[str]) -> str:
-    """Say which keys a table has, and which was meant that it has not: one of them, of the run's, or of another table.
+    """Return the keys of a table and the one that was probably meant, of this table, the run or another table.
 
-    ``near`` are the keys of the run itself, and of its algorithm and problem.
+    ``near`` are the run's own keys and those of its algorithm and problem.
     """
     own = list(tables()[table])
     has = f"{table} has {', '.join(own) if own else 'no keys of its own'}"

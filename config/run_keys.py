@@ -1,4 +1,4 @@
-"""Every key of a run-config but those of algorithms and problems: default, bounds, and what it means."""
+"""The run-config keys other than options of algorithms and problems: types, defaults and meanings."""
 
 from __future__ import annotations
 
@@ -37,266 +37,257 @@ from edelweiss.datasets.image_file import Colour, Fit
 
 
 class RunKeys(Keys):
-    """The fields of a `RunConfig` that are keys, with dashes for underscores."""
+    """The fields of a `RunConfig` that are keys."""
 
-    # What is trained, by what.
-    algorithm: AlgorithmName = Field("codasca", description="how it is trained")
-    problem: ProblemName = Field("auc", description="what is optimised")
+    # Training.
+    algorithm: AlgorithmName = Field("codasca", description="the federated algorithm")
+    problem: ProblemName = Field("auc", description="the objective")
     model: ModelName = Field("mlp", description="the network")
     hidden: Width = Field(32, description="width of mlp's two hidden layers, channels of conv4")
     head: str = Field(
         "",
-        description='layer that the head of personalised algorithms begins with, such as "head"; empty: the last one',
+        description='first layer of the head of personalised algorithms, such as "head"; empty: the last layer',
     )
     init_from: str = Field(
         "",
-        description="the model.safetensors of a finished run, or that run's folder, to start "
-        "from; empty: from the seed",
+        description="the model.safetensors or the folder of a finished run to start from; empty: initialise by the "
+        "seed",
     )
     init_head: Literal["keep", "fresh"] = Field(
         "keep",
-        description="of init-from: its head, with the problem's scalars; fresh: drawn by the seed, they at their start",
+        description="with init-from, keep: its head and the problem's scalars; fresh: a head drawn by the seed, and "
+        "initial scalars",
     )
     pretrained: str = Field(
         "",
-        description="torchvision's file of weights for the model, such as "
-        "resnet18-f37072fd.pth, to start from; empty: none",
+        description="file of torchvision weights to start from, such as resnet18-f37072fd.pth; empty: none",
     )
     rounds: Positive = Field(40, description="R: communication rounds")
     batch_size: Positive = Field(
         16,
-        description="samples per step; conditional problems: b, outer ones (maml: tasks), "
-        "but of auprc and partial-auc m, inner ones",
+        description="samples per step; for conditional problems b, the outer samples (maml: tasks); for auprc and "
+        "partial-auc m, the inner samples",
     )
 
-    # The data, and how it is split.
-    dataset: DatasetName = Field("breast-cancer", description="where samples come from")
+    # Data and splits.
+    dataset: DatasetName = Field("breast-cancer", description="the data set")
     data_root: str = Field(
         "",
-        description="folder with mnist/, cifar10/, heart_disease/, ..., of image-folder with "
-        "train/; empty: that of the environment variable EDELWEISS_DATA, then "
-        "~/.cache/edelweiss",
+        description="folder with mnist/, cifar10/, heart_disease/, ..., or with train/ for image-folder; empty: the "
+        "environment variable EDELWEISS_DATA, then ~/.cache/edelweiss",
     )
     data_file: str = Field(
         "",
-        description='the table of dataset "table": CSV or Parquet, with a label column; of "arrays" '
-        "a file of what was given in Python",
+        description='for dataset "table", a CSV or Parquet file with a label column; for "arrays", the file of data '
+        "given in Python",
     )
     study: str = Field(
         "",
-        description="study file that says what the columns of that table, or of the hospitals', "
-        "mean; hospitals read their own copy",
+        description="study file that describes the columns of data-file or of the hospitals' tables; each hospital "
+        "reads its own copy",
     )
     group_column: str = Field(
         "",
-        description="column of data-file that is no feature: partitions sites and "
-        "split-sites make sites of its groups; all others keep groups whole, or patients where "
-        "these are named",
+        description="column of data-file with groups, not a feature: the partitions sites and split-sites turn groups "
+        "into sites; all others keep groups, or named patients, whole",
     )
     image_size: Side = Field(
         0,
-        description="side of the squares that images of image-folder and site become; 0: all "
-        "have one size, and keep it",
+        description="side to which images of image-folder and site are scaled; 0: unscaled, all have one size",
     )
     image_fit: Fit = Field(
         "crop",
-        description="how: the shorter side is scaled to that, the middle kept; or the longer one, with black borders",
+        description="crop: scale the shorter side and keep the centre; pad: scale the longer side and add black "
+        "borders",
     )
     image_colour: Colour = Field(
-        "auto", description="channels of these images; auto: grey if all of a site are, else rgb"
+        "auto", description="channels of these images; auto: grey if all images of a site are grey, else rgb"
     )
     views: Words = Field(
         "",
-        description='values of the column view of a site\'s labels.csv, as in "AP,PA"; other rows '
-        'are left out; "blank" is the empty one; empty: all',
+        description='values of the column view in a site\'s labels.csv to use, as in "AP,PA"; "blank" is the empty '
+        "value; empty: all",
     )
     bad_images: Share = Field(
         0.0,
-        description="share of a site's images that may be unreadable, and are left out; a site with more takes no part",
+        description="largest share of unreadable images, which are left out; a site with more does not take part",
     )
     partition: PartitionName = Field(
         "dirichlet",
-        description="how it is dealt to the sites; by-group: whole "
-        "characters, hospitals, users; sites: the data's own; split-sites: parts of "
-        "these",
+        description="split over sites; by-group: whole characters, hospitals or users; sites: the natural sites; "
+        "split-sites: parts of natural sites",
     )
-    concentration: Above0 = Field(1.0, description="of dirichlet: the smaller, the more the sites' case mixes differ")
-    positive_classes: Classes = Field("", description='of multi-class data, such as "5-9"; empty: the second half')
-    negative_classes: Classes = Field("", description="empty: the first half")
-    thin_class: Literal["positive", "negative"] = Field("positive", description="the class that thin-share makes rare")
+    concentration: Above0 = Field(
+        1.0, description="of the dirichlet partition: the smaller, the more the sites' class mixes differ"
+    )
+    positive_classes: Classes = Field(
+        "", description='classes of multi-class data that become positive, such as "5-9"; empty: the second half'
+    )
+    negative_classes: Classes = Field("", description="classes that become negative; empty: the first half")
+    thin_class: Literal["positive", "negative"] = Field("positive", description="the class that thin-share thins")
     thin_share: Share = Field(
         0.0,
-        description="its share among the training samples afterwards, at most; 0: none is "
-        'removed; never applied to "site" or where all classes are kept',
+        description="largest share of that class among training samples, by removing random ones; 0: no thinning; "
+        'never for "site" or multi-class problems',
     )
-    test_share: Share = Field(0.25, description="common test set of data that come without one")
+    test_share: Share = Field(0.25, description="share of the common test set, for data without an official one")
     holdout_share: Share = Field(
-        0.2, description="what each site keeps back to evaluate on; of its own data a hospital says it"
+        0.2, description="share that each site holds out for evaluation; a hospital sets its own"
     )
     personal_test: bool = Field(
-        False, description="instead of that, a site is given the part of the common test set that has its own class mix"
+        False,
+        description="evaluate each site on a part of the common test set with its class mix, not on held-out samples",
     )
     folds: Folds = Field(
-        0, description="k-fold cross-validation within each site: holdout-share and test-share play no part; 0: off"
+        0, description="k-fold cross-validation within each site, without holdout-share and test-share; 0: off"
     )
-    fold: Natural = Field(0, description="which of the folds each site keeps back, from 0")
-    data_seed: Seed = Field(
-        -1, description="of how data are dealt, thinned and held out; -1: seed, which is of all other random choices"
-    )
+    fold: Natural = Field(0, description="the held-out fold, from 0")
+    data_seed: Seed = Field(-1, description="seed of partition, thinning and held-out splits; -1: the run's seed")
     label: str = Field(
         "label",
-        description="label column of data-file, of a site's own table or labels.csv; several "
-        "labels, each 1, 0, -1 or blank: their columns, separated by commas. Put a name with a comma in "
-        "it into double quotes",
+        description="label column of data-file, or of a site's table or labels.csv; for several labels, each 1, 0, -1 "
+        "or blank, their columns separated by commas. Put a name with a comma into double quotes",
     )
     label_preset: Literal["", "chexpert", "torchxrayvision"] = Field(
-        "", description="how LibAUC (for CheXpert) or TorchXRayVision read such labels, instead of the next two"
+        "", description="reads label columns as LibAUC (CheXpert) or TorchXRayVision do, instead of the next two keys"
     )
     uncertain: str = Field(
         "",
-        description="what -1 in them stands for: ones, zeros, ignore (not known), or label by "
-        'label, as in "Edema=ones,zeros"; empty: it may not occur',
+        description="meaning of -1 in label columns: ones, zeros, ignore (unknown), or label by label, as in "
+        '"Edema=ones,zeros"; empty: refused',
     )
     blank: Literal["", "zeros", "ignore"] = Field(
         "",
-        description="what a blank in them stands for; empty: it may not "
-        "occur. A column that is blank in all rows is a label that the "
-        "site lacks",
+        description="meaning of a blank in label columns; empty: refused. A column that is blank in all rows is a "
+        "label that the site lacks",
     )
-    standardise: bool = Field(True, description="by mean and deviation over all sites, which send sums and counts")
+    standardise: bool = Field(
+        True, description="standardise inputs by mean and deviation over all sites, which send sums and counts"
+    )
     sampler: SamplerName = Field(
         "auto",
-        description="auto: what the problem needs; uniform: each sample once per "
-        "epoch, and a round starts a new one; fixed-positives: so many in each",
+        description="auto: the problem's own; uniform: each sample once per epoch, a round starts a new epoch; "
+        "fixed-positives: positives-per-batch positives in each batch",
     )
     positives_per_batch: Positive = Field(
-        4, description="for fixed-positives; auprc and partial-auc: b, their outer samples"
+        4, description="positives in each batch of fixed-positives; for auprc and partial-auc b, the outer samples"
     )
-    augment_flip: bool = Field(False, description="of training images every other, by chance, is mirrored left-right")
+    augment_flip: bool = Field(False, description="mirror training images left-right with probability 1/2")
     augment_crop: Crop = Field(
         0.0,
-        description="up to this share of a side, up to 0.5, is cut off anywhere, and the "
-        "rest enlarged to the image's size",
+        description="crop training images at random by up to this share of a side, up to 0.5, and resize them",
     )
     augment_rotate: Degrees = Field(
         0.0,
-        description="degrees, up to 180, that an image is turned by at most; from "
-        "outside comes the training mean, or 0 without standardise",
+        description="rotate training images by up to this many degrees, up to 180; corners are filled with the "
+        "training mean, or 0 without standardise",
     )
     augment_brightness: Fraction = Field(
-        0.0, description="share, up to 1, by which an image is brighter or darker at most; values stay within 0 to 255"
+        0.0, description="change brightness by up to this share, up to 1; values are clipped to 0 to 255"
     )
 
-    # Who takes part, and what happens when somebody does not.
-    sites: Sites = Field(8, description="K: how many sites the run is for")
+    # Participation, timeouts and failures.
+    sites: Sites = Field(8, description="K: number of sites")
     min_replies: Natural = Field(
         0,
-        description="usable answers that a round, and the beginning, needs; 0: every site "
-        "has to answer. It waits for all but those that are away (cdma: for no "
-        "more)",
+        description="quorum: usable replies needed to start and in each round; 0: all sites. A round waits for every "
+        "connected site (cdma: only for the quorum)",
     )
-    wait_timeout: Seconds = Field(60.0, description="seconds to wait for the sites to connect")
-    round_timeout: Seconds = Field(
-        3600.0, description="seconds that a round waits for a site that stays silent or away"
-    )
+    wait_timeout: Seconds = Field(60.0, description="seconds to wait for sites to connect")
+    round_timeout: Seconds = Field(3600.0, description="seconds that a round waits for a silent or disconnected site")
     on_bad_update: Literal["skip", "stop"] = Field(
-        "skip", description="on NaN or infinity in a site's answer; from most sites it always stops"
+        "skip", description="on NaN or infinity in a site's reply; if most sites send them, the run always stops"
     )
     loss_bound: Above0 = Field(
         1e6,
-        description="a loss beyond it (saddle: a distance) is divergence: at the "
-        "coordinator or most sites it stops the run, a single site is left out",
+        description="a larger loss (saddle: distance) counts as divergence: at the coordinator or most sites it stops "
+        "the run, a single site is left out",
     )
 
-    # How it is computed.
+    # Computation.
     engine: Literal["flower", "local"] = Field(
-        "flower", description="flower: simulation or deployment, as flwr run was told; local: on this machine"
+        "flower",
+        description="flower: simulation or deployment, as chosen for flwr run; local: processes of this machine",
     )
     workers: Workers = Field(
         0,
-        description="processes of the local engine; 0: one per core, at most one per site, but "
-        "one alone for a GPU or a run too short or too light to gain by more",
+        description="processes of the local engine; 0: one per core and at most one per site, but a single one for a "
+        "GPU or a short run",
     )
-    threads: Threads = Field(1, description="threads of each process; of convolutions the last bits depend on it")
+    threads: Threads = Field(1, description="threads of each process; the last bits of convolutions depend on it")
     stack: Natural = Field(
         1,
-        description="clients that a process of the local engine trains side by side, which is "
-        "faster where there are many and the network is small; 0: as many as pay; 1: one after the "
-        "other, with the bits of the other engines",
+        description="clients that a process of the local engine trains vectorised, which is faster for many sites and "
+        "a small network; 0 picks the group size; N caps it; 1: one after the other, bit-identical to other engines",
     )
     state_memory: Gigabytes = Field(
         0.0,
-        description="GB of memory for what the sites of the local engine remember; "
-        "of more than that all lies in files of the temporary folder; 0: half of what is "
-        "free",
+        description="GB of memory for the state of sites on the local engine; larger states are kept in temporary "
+        "files; 0: half of the free memory",
     )
     device: str = Field("auto", description="auto | cpu | cuda | cuda:1")
     amp: Literal["", "bf16"] = Field(
         "",
-        description="bf16: gradients in bfloat16 where that is safe and the device "
-        "has instructions for it; evaluations stay in float32",
+        description="bf16: gradients in bfloat16 where that is safe and the device supports it; evaluations stay in "
+        "float32",
     )
     matmul_precision: Literal["highest", "high"] = Field(
-        "highest", description="of a GPU; high: products of float32 in TF32, faster, with three digits"
+        "highest", description="matrix products of a GPU; high: TF32, faster, with three digits"
     )
     wire: Literal["float32", "bf16", "float16"] = Field(
-        "float32", description="numbers on the wire in each round, of vectors of 256 or more; float32: exact"
+        "float32", description="encoding of vectors with 256 or more entries in messages; float32: exact"
     )
     wire_estimators: Literal["", "int8"] = Field(
         "",
-        description="int8: control variates and running estimates, which "
-        "are neither x nor y, in 8 bits with error feedback",
+        description="int8: control variates and running estimates in 8 bits with error feedback",
     )
-    bn: Literal["average", "local"] = Field("average", description="batch-norm statistics")
+    bn: Literal["average", "local"] = Field(
+        "average", description="batch-norm statistics: averaged over sites, or local to each"
+    )
 
-    # What is measured and kept.
+    # Evaluation and output.
     metrics: Words = Field(
         "",
         description="metrics from outside, functions of labels, scores and weights: module:name, or what an installed "
         "package offers, separated by commas",
     )
-    evaluate_every: Natural = Field(1, description="rounds between two evaluations; 0: only at the end")
+    evaluate_every: Natural = Field(1, description="rounds between evaluations; 0: only at the end")
     central_test: bool = Field(
         True, description='also evaluate on a common test set at the coordinator (not with dataset "site")'
     )
     evidence: bool = Field(
-        True, description="evidence.json at the end: intervals, calibration, curves; two classes only"
+        True, description="write evidence.json at the end: intervals, calibration, curves; two classes only"
     )
     compare_with: str = Field(
         "",
-        description="the model.safetensors or the folder of a run of the same network: "
-        "AUROCs on the same patients are compared (DeLong, paired); empty: none",
+        description="the model.safetensors or the folder of a run of the same network, to compare AUROCs on the same "
+        "patients (DeLong, paired); empty: none",
     )
     checkpoint_every: Natural = Field(
         1,
-        description="rounds between two writings of the model, and of what "
-        "resume needs; more where writing would take over 2 % of the time; 0: only the "
+        description="rounds between checkpoints; more where writing would take over 2 % of the time; 0: only the "
         "model, at the end",
     )
     tracker: Literal["", "tensorboard", "mlflow", "wandb"] = Field(
-        "", description="who is also told of each round's numbers; its package has to be installed"
+        "", description="logs each round's metrics to one of these; its package must be installed"
     )
     report: bool = Field(
         True,
-        description="write report.html, curves, a model card and a TRIPOD+AI table at the end; false saves seconds",
+        description="write report.html, curves, a model card and a TRIPOD+AI table at the end, which takes seconds",
     )
-    runs_dir: str = Field("runs", description="where run folders go")
+    runs_dir: str = Field("runs", description="folder of run folders")
     state_dir: str = Field(
         "",
-        description="where simulated sites keep their memory, and their own models for good "
-        "(where a hospital writes is for its operator to say); empty: a private folder for "
-        "temporary files, of the local engine one that ends with the run",
+        description="folder for the state and personal models of simulated sites (a hospital's operator sets its own); "
+        "empty: a private temporary folder, deleted at the end of a run on the local engine",
     )
     share_model: bool = Field(
         False,
-        description="each site keeps the final common model, with a card, in its "
-        "state-dir; of a personalised algorithm it keeps its own",
+        description="each site keeps the final common model with a model card in its state-dir; with a personalised "
+        "algorithm, its own model",
     )
-    run_name: str = Field(
-        "", description="of the run folder, not taken by another run; empty: time, algorithm and data"
-    )
+    run_name: str = Field("", description="name of the run folder, unique; empty: time, algorithm and data set")
     resume: str = Field(
         "",
-        description="the folder of a run that was stopped or killed: it goes on there, with the "
-        "keys of its config.toml",
+        description="folder of an interrupted run to resume, with the keys of its config.toml",
     )

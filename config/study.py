@@ -1,4 +1,4 @@
-"""A study file: what the coordinator sends out beforehand, so that each hospital's table is read as it is."""
+"""A study file: the coordinator's description of columns, by which each hospital's table is read as it is."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def text(value: object) -> object:
-    """Take a number for the text that a table has for it; TOML tells them apart, a table does not."""
+    """Return a number as text: a table does not tell them apart, TOML does."""
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
@@ -31,19 +31,19 @@ class ColumnTable(Keys, strict=False):
     """``[columns.NAME]``."""
 
     unit: str = Field("", description="for people")
-    range: tuple[StrictFloat, StrictFloat] | None = Field(None, description="lowest and highest number that is right")
-    codes: dict[str, StrictFloat] = Field({}, description="of a category: each of its words, and the number for it")
-    missing: Texts = Field((), description="texts that stand for a missing value here, beside those of the study")
-    bands: tuple[StrictFloat, ...] = Field((), description="numbers, ascending, at which its subgroups begin")
+    range: tuple[StrictFloat, StrictFloat] | None = Field(None, description="lowest and highest valid number")
+    codes: dict[str, StrictFloat] = Field({}, description="for a category: its words and their numbers")
+    missing: Texts = Field((), description="further texts for a missing value in this column")
+    bands: tuple[StrictFloat, ...] = Field((), description="ascending numbers at which subgroups begin")
 
 
 class LabelTable(Keys, strict=False):
     """``[label]``."""
 
     column: str = Field(description="name of the label column")
-    negative: Texts = Field((), description="texts in it that mean a negative")
-    positive: Texts = Field((), description="texts in it that mean a positive")
-    classes: tuple[Texts, ...] = Field((), description="instead of these two: for each class, from 0, its texts")
+    negative: Texts = Field((), description="its texts for a negative")
+    positive: Texts = Field((), description="its texts for a positive")
+    classes: tuple[Texts, ...] = Field((), description="instead of these two: the texts of each class, from class 0")
 
 
 class StudyFile(Keys, strict=False):
@@ -53,22 +53,19 @@ class StudyFile(Keys, strict=False):
     file: str = Field("data.csv", min_length=1, description="name of the table in a hospital's folder, or a pattern")
     delimiter: str = Field(",", min_length=1, max_length=1, description="between values")
     decimal: Literal[".", ","] = Field(".", description="within numbers")
-    header: tuple[str, ...] = Field(
-        (), description="names of all columns in their order, where tables have no line with them"
-    )
+    header: tuple[str, ...] = Field((), description="names of all columns in their order, for tables without a header")
     missing: Texts = Field(
         MISSING[1:],
-        description="texts that stand for a missing value, as an empty one always "
-        "does; where one is a word of a category it is that word",
+        description="texts for a missing value, beside the empty text; a word of a category has precedence",
     )
-    patient: str = Field("", description="column that says whose a row is; empty: none")
+    patient: str = Field("", description="patient column; empty: none")
     subgroups: tuple[str, ...] = Field(
         (),
         max_length=20,
-        description="features in whose subgroups the final model is evaluated, too: categories, or numbers with bands",
+        description="features whose subgroups the final model is evaluated on: categories, or numbers with bands",
     )
     label: LabelTable = Field(description="what the label column means")
-    columns: dict[str, ColumnTable] = Field(min_length=1, description="the features, by their names in the header")
+    columns: dict[str, ColumnTable] = Field(min_length=1, description="the features by column name")
 
     def contradictions(self) -> list[str]:
         """Return a line for each contradiction between keys."""
@@ -93,9 +90,9 @@ class StudyFile(Keys, strict=False):
         if any(separator in self.file for separator in "/\\"):
             found.append(f"file = {self.file!r}: must be a name in the hospital's folder, or a pattern of such names")
         if self.delimiter in '"\0\n\r ':
-            found.append(f"delimiter = {self.delimiter!r}: it is part of a line's form; take another")
+            found.append(f"delimiter = {self.delimiter!r}: lines of a table need it; take another")
         if self.delimiter == self.decimal:
-            found.append(f"delimiter = {self.delimiter!r}: it is the decimal mark, too; take another")
+            found.append(f"delimiter = {self.delimiter!r}: it is also the decimal mark; take another")
         label = self.label
         if bool(label.classes) == bool(label.negative and label.positive):
             found.append("label: name the texts of negative and of positive, or those of all classes")
@@ -103,9 +100,9 @@ class StudyFile(Keys, strict=False):
         if twice := sorted({value for value in texts if texts.count(value) > 1}):
             found.append(f"label: {', '.join(map(repr, twice))} means more than one class")
         if both := [name for name in (label.column, self.patient) if name in self.columns]:
-            found.append(f"columns: {', '.join(map(repr, both))} is the label or the patient, and no feature")
+            found.append(f"columns: {', '.join(map(repr, both))} is the label or the patient column, not a feature")
         if self.patient == label.column:
-            found.append(f"patient = {self.patient!r} is the label's column: name the one that says whose a row is")
+            found.append(f"patient = {self.patient!r} is the label column: name the column of patients")
         if twice := repeated(self.header):
             found.append(f"header: {', '.join(map(repr, twice))} names more than one column")
         needed = [*self.columns, label.column, *([self.patient] if self.patient else [])]

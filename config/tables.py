@@ -1,4 +1,4 @@
-"""Which run-config keys there are besides the fields of RunConfig: the options of all algorithms and problems."""
+"""Run-config keys that are options of algorithms and problems."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
 SHARED: Mapping[str, FieldInfo] = Algorithm.declared
-"""Options that mean the same for every algorithm; they are declared once, and are top-level keys."""
+"""Options with the same meaning for every algorithm; they are top-level keys."""
 
 
 @cache
@@ -27,7 +27,7 @@ def own_options(cls: type[Any]) -> Mapping[str, FieldInfo]:
 
 
 def tables() -> dict[str, Mapping[str, FieldInfo]]:
-    """Return the options of every algorithm and every problem, by the name of their table; some tables are empty."""
+    """Return the options of all algorithms and problems, by table; a table may be empty."""
     owners: list[Any] = [*ALGORITHMS.values(), *PROBLEMS.values()]
     return {name: own_options(cls) for name, cls in by_name(*owners).items()}
 
@@ -55,11 +55,11 @@ MOVED: dict[str, tuple[str, ...]] = {
     for algorithm in ("fmgda", "fgda", "adafgda")
     for old, new in (("alpha", "fresh-weight"), ("beta", "fresh-weight-dual"))
 }
-"""Keys of earlier releases, and what they are called now."""
+"""Renamed keys of earlier releases, with their new names."""
 
 
 def renamed(flat: Mapping[str, Value]) -> dict[str, Value]:
-    """Return the keys of an earlier release's run as they are called now; those of others had no effect."""
+    """Return the keys of an earlier release's run under their new names; keys of other tables had no effect."""
     owners = {flat.get("problem", "auc"), flat.get("algorithm")}
     moved = {
         name: value for key, value in flat.items() for name in MOVED.get(key, ()) if name.partition(".")[0] in owners

@@ -55,16 +55,16 @@ def parse_words(text: str) -> tuple[str, ...]:
     Raises
     ------
     ValueError
-        When one is empty, or twice in the list, in whatever case.
+        When one is empty or repeated, whatever its case.
     """
     words = tuple(word.strip() for word in text.split(",")) if text.strip() else ()
     if not all(words) or len({word.casefold() for word in words}) < len(words):
-        raise ValueError('must list words, each once, as in "AP,PA"')
+        raise ValueError('must list different words, as in "AP,PA"')
     return words
 
 
 def list_of(parse: Callable[[str], Any]) -> AfterValidator:
-    """Annotate a text that can be parsed so; the text is kept."""
+    """Annotate a text that must be parsable; the text itself is kept."""
 
     def check(text: str) -> str:
         parse(text)

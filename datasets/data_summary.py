@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import torch
 from annotated_types import Interval
 
-from edelweiss.common import from_record, mistakes, schema_of, shown, to_record
+from edelweiss.common import from_record, record_errors, schema_of, shown, to_record
 from edelweiss.common.options import LARGEST as MOST
 from edelweiss.common.schema import List
 from edelweiss.datasets.facts import LARGEST, Classes, Hash, Shape, Sum, Text
@@ -62,7 +62,7 @@ class DataSummary:
     def wrong(cls, record: Mapping[str, Any]) -> list[str]:
         """Return what in a record that somebody wrote to a file cannot be."""
         known = {key: record[key] for key in SUMMARY if key in record}
-        return mistakes(known, SUMMARY, optional=SUMMARY) or [*from_record(cls, known).contradictions()]
+        return record_errors(known, SUMMARY, optional=SUMMARY) or [*from_record(cls, known).contradictions()]
 
     def contradictions(self) -> Iterator[str]:
         """Yield what cannot be true of any data, though each value by itself can."""
@@ -127,7 +127,7 @@ def wrong_summary(
     labels
         Those of the run, where there are several.
     """
-    if wrong := mistakes(record, SUMMARY, optional=() if shape else SUMMARY):
+    if wrong := record_errors(record, SUMMARY, optional=() if shape else SUMMARY):
         return wrong
     told = from_record(DataSummary, record)
     if told.labels != tuple(labels):

@@ -13,8 +13,8 @@ import torch
 from annotated_types import Ge, Interval, MaxLen
 from pydantic import AllowInfNan, Strict, StringConstraints
 
-from edelweiss.common import mistakes, schema_of, shown
-from edelweiss.common.schema import FirstMistake, List, Printable, is_file_name, must_be
+from edelweiss.common import record_errors, schema_of, shown
+from edelweiss.common.schema import FirstError, List, Printable, is_file_name, must_be
 from edelweiss.datasets.loading import SiteData
 from edelweiss.datasets.patient_ids import keyed
 from edelweiss.datasets.samples import moments
@@ -29,7 +29,7 @@ Sum = Annotated[float, Strict(), AllowInfNan(False)]
 Text = Annotated[str, StringConstraints(strict=True, max_length=100), Printable]
 Hash = Annotated[str, StringConstraints(strict=True, max_length=64, pattern="^[0-9A-Za-z_-]*$")]
 Note = Annotated[str, StringConstraints(strict=True, max_length=LONGEST_NOTE), Printable]
-Notes = Annotated[tuple[Note, ...], MaxLen(MOST_NOTES), FirstMistake()]
+Notes = Annotated[tuple[Note, ...], MaxLen(MOST_NOTES), FirstError()]
 Side = Annotated[int, Strict(), Interval(ge=1, le=10**7)]
 Shape = Annotated[tuple[Side, ...], *List, must_be("of 0, 1 or 3 numbers", lambda shape: len(shape) in (0, 1, 3))]
 Classes = Annotated[int, Strict(), Interval(ge=2, le=10**6)]
@@ -154,7 +154,7 @@ def wrong_facts(
     single = needs_data and not multiclass and labels == 1
     counted = ["examples", "held-out"] * needs_data + ["positives"] * single
     optional = {"examples", "held-out", "positives"} - set(counted)
-    if wrong := mistakes(record, FACTS, optional):
+    if wrong := record_errors(record, FACTS, optional):
         return wrong
     if record["name"] and not is_file_name(record["name"]):
         wrong.append(f"name = {shown(record['name'])}: must be a name that a file can have")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edelweiss.common import Schema, mistakes
+from edelweiss.common import Schema, record_errors
 from edelweiss.common.schema import number, several, whole
 from edelweiss.evidence.delong import binned_placements, from_counts
 from edelweiss.evidence.grid import Counts
@@ -61,7 +61,7 @@ class Spread:
     @staticmethod
     def wrong(record: Mapping[str, Any], n: int, positives: int) -> list[str]:
         """List the problems of a record from a site with ``n`` samples."""
-        if wrong := mistakes(record, SCHEMA):
+        if wrong := record_errors(record, SCHEMA):
             return wrong
         most = (2.0 * n) ** 2  # two placements less two AUROCs differ by 2 at most
         for name, sums in (("squares", record["squares"]), ("products", [record["products"]])):

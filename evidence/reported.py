@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
-from edelweiss.common import Schema, mistakes
+from edelweiss.common import Schema, record_errors
 from edelweiss.common.schema import binary, number, several, whole, words
 from edelweiss.evidence.delong import Auroc
 from edelweiss.evidence.design import SINGLE, Design
@@ -156,7 +156,7 @@ class Reported:
     @staticmethod
     def wrong(record: Mapping[str, Any], n: int, positives: int, *, grouped: bool = False) -> list[str]:
         """List the problems of a record from a site with ``n`` samples; ``grouped`` if its scores are aggregated."""
-        if wrong := mistakes(record, SCHEMA):
+        if wrong := record_errors(record, SCHEMA):
             return wrong
         of_other = {key: record[key] for key in ("other-positive-scores", "other-negative-scores")}
         if any(of_other.values()):

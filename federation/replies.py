@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 
-from edelweiss.common import Schema, in_a_line, mistakes, plain, record_in, shown
+from edelweiss.common import Schema, in_a_line, plain, record_errors, record_in, shown
 from edelweiss.common.schema import NAMED, number, whole
 from edelweiss.evidence import Reported
 from edelweiss.evidence.paired import Spread, asked_for
@@ -94,7 +94,7 @@ class Answers:
             vectors, cost = Vectors(content["arrays"]), plain(content, "cost", MetricRecord)  # type: ignore[arg-type]
             if vectors.arrays and _says_nan(vectors):
                 raise BadValuesError(f"says that it diverged, in {', '.join(map(shown, list(vectors.arrays)[:NAMED]))}")
-            wrong = mistakes(cost, COST)
+            wrong = record_errors(cost, COST)
             if text := vectors.misfit(self.messages.up(context)):
                 if lost := not_finite(vectors.meant):  # a mask that was made of such entries may have any length
                     raise BadValuesError(f"sent NaN or infinity in {', '.join(map(shown, lost[:NAMED]))}")
@@ -169,7 +169,7 @@ class Answers:
             if split(name)[0] in METRICS and metric(name).diverges and isinstance(value, float)
         }
         example = self.example or {name: value for name, value in metrics.items() if split(name)[0] in METRICS}
-        wrong = mistakes({**metrics, **dict.fromkeys(diverging, 0.0)}, record_schema(example))
+        wrong = record_errors({**metrics, **dict.fromkeys(diverging, 0.0)}, record_schema(example))
         wrong = wrong or contradictions(metrics)
         counts = {name: count for name, count in metrics.items() if split(name)[0] in COUNTS}
         if not wrong and site.held_out is not None and counts.get("n", 0) > site.held_out:

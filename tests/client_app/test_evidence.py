@@ -51,7 +51,7 @@ def test_with_them_nothing_that_is_told_depends_on_any_score(tmp_path: Path) -> 
 def test_a_run_without_evidence_may_not_ask_for_it(tmp_path: Path) -> None:
     with hospital(tmp_path, 1).run(**LAST | {"evidence": False}) as grid:
         assert set(answer(grid).content) == {"metrics"}
-        assert "'merged' is no key" in refused(answer(grid, merged=[b""] * 4))
+        assert "'merged' is an unknown key" in refused(answer(grid, merged=[b""] * 4))
 
 
 @pytest.mark.parametrize("policy", [{"fewest_held_out": 1000}, {"fewest_of_each_class": 100}], ids=str)
@@ -164,5 +164,5 @@ def test_with_groups_only_two_models_are_not_compared(tmp_path: Path) -> None:
 def test_a_run_without_a_second_model_is_told_nothing_of_one(tmp_path: Path) -> None:
     with hospital(tmp_path, 1).run(**LAST) as grid:
         answer(grid)
-        assert "'merged' is no key" in refused(answer(grid, merged=[b""] * 4))
+        assert "'merged' is an unknown key" in refused(answer(grid, merged=[b""] * 4))
         assert "'other' is no record" in refused(of_two(grid))

@@ -14,7 +14,7 @@ import torch
 from flwr.app import Message
 
 from edelweiss.client_app.errors import RefusedError
-from edelweiss.client_app.request import COHORT, Incoming, TrainRequest
+from edelweiss.client_app.request import SUMMARY_KEYS, Incoming, TrainRequest
 from edelweiss.client_app.request_checks import require_sound
 from edelweiss.client_app.site import OpenSite
 from edelweiss.common import Value, to_record
@@ -214,7 +214,7 @@ def test_a_site_reads_what_the_coordinator_writes(tmp_path: Path, hospital: Open
             assert request.evaluate is evaluate
             for key in ("round", "phase", "site", "name", "sites", "run", "settled"):
                 assert getattr(request, key) == config[key]
-            summary = {key: value for key, value in config.items() if key in COHORT}
+            summary = {key: value for key, value in config.items() if key in SUMMARY_KEYS}
             assert to_record(request.data_summary) == summary
             assert {name: vector.tolist() for name, vector in request.sent.meant.items()} == {
                 name: vector.tolist() for name, vector in unpack(content.array_records["arrays"]).items()

@@ -50,7 +50,7 @@ def test_every_pair_that_is_no_toml_is_named_with_its_fix() -> None:
     with pytest.raises(ConfigError) as caught:
         read_overrides(["rounds=three algorithm=fedavg sites=2", "a=1 a=2"])
     assert str(caught.value).startswith("3 problems in the --run-config")
-    assert """rounds=three: is neither a number nor true nor false, and text needs quotes""" in str(caught.value)
+    assert """rounds=three: must be a number, true or false; text needs quotes""" in str(caught.value)
     assert """as in 'algorithm="fedavg"'""" in str(caught.value)
     assert "a is given twice" in str(caught.value)
 

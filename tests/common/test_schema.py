@@ -9,7 +9,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import example, given
 
-from edelweiss.common import mistakes
+from edelweiss.common import record_errors
 from edelweiss.common.schema import NAMED, Schema, binary, number, several, whole, words
 
 NUMBERS = [number(), number(0, 1), number(-0.5, 1.5), whole(-3, 10**6), number(0, nan=True)]
@@ -18,7 +18,7 @@ LISTS = st.lists(st.floats(0, 1)) | st.lists(st.integers(-3, 9)) | st.lists(st.f
 
 
 def fits(kind: Any, value: object) -> bool:
-    return not mistakes({"key": value}, Schema(key=kind))
+    return not record_errors({"key": value}, Schema(key=kind))
 
 
 @given(st.sampled_from(NUMBERS), LISTS)
@@ -59,7 +59,7 @@ def test_a_value_fits_its_type_and_is_not_converted(kind: Any, good: list[object
 
 def test_each_key_is_named_once_and_strangers_are_not_all_listed() -> None:
     schema = Schema(a=several(whole(0, 9)), b=whole(0, 9), c=words(), d=words())
-    wrong = mistakes({"a": [-1] * 10**5, "b": "x", **{f"x{n}": 0 for n in range(9)}}, schema, optional=["d"])
+    wrong = record_errors({"a": [-1] * 10**5, "b": "x", **{f"x{n}": 0 for n in range(9)}}, schema, optional=["d"])
     assert len(wrong) == NAMED + 3
     assert [text.split()[0] for text in wrong[-3:]] == ["a", "b", "c"]
     assert max(map(len, wrong)) < 200

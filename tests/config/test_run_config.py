@@ -418,7 +418,7 @@ def test_nothing_is_looked_for_in_a_text_without_end() -> None:
     classes = "0-9999," * 10**5
     with pytest.raises(ConfigError) as caught:
         RunConfig.parse({"dataset": "site", "label": names, "uncertain": names, "positive-classes": classes})
-    assert str(caught.value).count("may have 4,096") == 3
+    assert str(caught.value).count("at most 4,096") == 3
 
 
 def test_all_sites_may_be_needed_and_no_more() -> None:

@@ -7,7 +7,7 @@ from dataclasses import astuple
 import numpy as np
 import pytest
 
-from edelweiss.common import Schema, mistakes
+from edelweiss.common import Schema, record_errors
 from edelweiss.common.schema import several
 from edelweiss.evidence.design import Design, largest_effect
 from edelweiss.evidence.reported import EFFECT
@@ -23,5 +23,5 @@ def test_design_effects_are_in_bounds(patients: int) -> None:
             patient_of, labels = np.repeat(np.arange(patients), 2), np.tile([0.0, 1.0], patients)
         scores = rng.normal(size=len(patient_of)) if seed % 3 else np.round(rng.normal(size=len(patient_of)))
         found = astuple(Design.of(scores, labels, patient_of))
-        assert not mistakes({"effects": found}, Schema(effects=several(EFFECT))), (seed, found)
+        assert not record_errors({"effects": found}, Schema(effects=several(EFFECT))), (seed, found)
         assert max(found) <= min(2 * largest_effect(patient_of) + 1, len(patient_of)), "a larger one is refused"

@@ -13,7 +13,7 @@ import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 from hypothesis import HealthCheck, given, settings
 
-from edelweiss.common import mistakes
+from edelweiss.common import record_errors
 from edelweiss.federation import RunError, unpack
 from edelweiss.problems.metrics_record import record_schema
 from tests.federation.changes import arrays, packed, records, values
@@ -135,7 +135,7 @@ EVALUATIONS: list[tuple[str, Callable[[RecordDict], None], str]] = [
     ("no AUROC of both classes", put("metrics", "auroc", math.nan), "says that the auroc of the model is nan"),
     ("half a sample", put("metrics", "n", 7.5), "n = 7.5: "),
     ("more samples than there are", put("metrics", "n", 10**9), "negative-scores: its counts add up to"),
-    ("an unknown metric", put("metrics", "\x1b[31m", 1.0), r"'\x1b[31m' is no key that it may have"),
+    ("an unknown metric", put("metrics", "\x1b[31m", 1.0), r"'\x1b[31m' is an unknown key"),
 ]
 
 
@@ -205,7 +205,7 @@ QUESTIONS: list[tuple[str, object, str]] = [
     ("shift", [0.0] * 29, "shift = [0.0, "),
     ("shape", [31], "shape = [31]: must be that of this site's inputs"),
     ("evaluate", 1, "evaluate = 1: "),
-    ("further", 1, "'further' is no key that it may have"),
+    ("further", 1, "'further' is an unknown key"),
 ]
 
 
@@ -263,5 +263,5 @@ def test_min_replies_decides_whether_a_run_goes_on() -> None:
 
 def test_a_share_that_rounding_made_larger_than_1_is_one() -> None:
     schema = record_schema({"auprc": 0.5})
-    assert not mistakes({"auprc": 1 + 2**-52}, schema)
-    assert mistakes({"auprc": 1.001}, schema)
+    assert not record_errors({"auprc": 1 + 2**-52}, schema)
+    assert record_errors({"auprc": 1.001}, schema)

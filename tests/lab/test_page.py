@@ -185,7 +185,7 @@ def test_the_table_has_each_item_once_and_says_what_is_not_known(folder: Path) -
         ("config.toml", "algorithm = 'codaska'\n", "another version, or the file was changed"),
         ("status.json", "\x00", "status.json is damaged"),
         ("config.toml", "", "config.toml is empty"),
-        *((file, None, f"{file} is damaged (it is no regular file)") for file in ("metrics.jsonl", "status.json")),
+        *((file, None, f"{file} is damaged (it is not a regular file)") for file in ("metrics.jsonl", "status.json")),
     ],
 )
 def test_a_damaged_folder_is_named_and_left_as_it_is(tmp_path: Path, file: str, content: str | None, said: str) -> None:

@@ -196,7 +196,7 @@ def test_sites_that_have_patients_in_common_are_named_where_their_rules_say_so(
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"merged": [b""] * 12}, "'merged' is no key"),
+        ({"merged": [b""] * 12}, "'merged' is an unknown key"),
         ({"labels": ["Edema", "Effusion", "Mass"]}, "must be those of the run"),
         ({"priors": [0.1, 0.2]}, "priors"),
         ({"priors": [0.1, 0.2, 1.5]}, "priors"),
