@@ -246,10 +246,13 @@ def edit(root: Path, diff: str) -> None:
 @pytest.mark.usefixtures("curves", "evidence")
 def test_the_page_about_extensions_can_be_followed_to_the_letter(tmp_path: Path) -> None:
     for name in [*sorted(PACKAGES), "bin", "docs", "README.md", "pyproject.toml"]:
-        copy = shutil.copytree if (REPO / name).is_dir() else shutil.copy
-        copy(REPO / name, tmp_path / name)
+        if (REPO / name).is_dir():
+            shutil.copytree(REPO / name, tmp_path / name, symlinks=True)  # those of edelweiss/ lead to what is edited
+        else:
+            shutil.copy(REPO / name, tmp_path / name)
     commands = []
-    for language, block in re.findall(r"^```(\w+)\n(.*?)^```", EXTENDING, re.DOTALL | re.MULTILINE):
+    _, _, inside = EXTENDING.partition("## In the repository")  # what is before it: tests/edelweiss/test_installed.py
+    for language, block in re.findall(r"^```(\w+)\n(.*?)^```", inside, re.DOTALL | re.MULTILINE):
         if language == "python":
             heading, source = block.split("\n", 1)
             file = tmp_path / heading.removeprefix("# ")
@@ -263,6 +266,7 @@ def test_the_page_about_extensions_can_be_followed_to_the_letter(tmp_path: Path)
     for command in commands:
         real = command.replace("make docs", ".venv/bin/python bin/docs.py")
         real = real.replace("make test PYTEST=", ".venv/bin/python -m pytest -p no:cacheprovider -p no:xdist ")
+        real = real.replace(".venv/bin/edelweiss ", ".venv/bin/python -m edelweiss ")
         python, *arguments = shlex.split(real)
         assert python == ".venv/bin/python"
         done = forks.python(arguments, tmp_path, {*PACKAGES, "bin", "benchmarks", "tests"})
@@ -333,8 +337,8 @@ def test_a_problem_reports_what_it_says(name: str, tmp_path: Path) -> None:
 
 
 def called(block: str) -> list[list[str]]:
-    """Return the arguments of each call of Python that a shell would make."""
-    script = "called() { printf '%s\\0' \"$@\" ''; }\n" + block.replace(".venv/bin/python", "called")
+    """Return the arguments of each call of our command that a shell would make, as those of Python."""
+    script = "called() { printf '%s\\0' \"$@\" ''; }\n" + block.replace(".venv/bin/edelweiss", "called -m edelweiss")
     done = subprocess.run(["bash", "-ec", script], capture_output=True, text=True, check=True)
     return [call.split("\0") for call in done.stdout.removesuffix("\0\0").split("\0\0")]
 
