@@ -28,7 +28,19 @@ def _accept(name: str, thing: Any) -> tuple[str, type[Problem]]:
     return thing.name, thing
 
 
-_BUILT_IN = by_name(Auc, AucMargin, Bce, CrossEntropy, Robust, Fair, Auprc, PartialAuc, InvariantLogistic, Maml, Saddle)
+_BUILT_IN = by_name(
+    Auc,
+    AucMargin,
+    Bce,
+    CrossEntropy,
+    Robust,
+    Fair,
+    Auprc,
+    PartialAuc,
+    InvariantLogistic,
+    Maml,
+    Saddle,
+)
 PROBLEMS: Registry[type[Problem]] = Registry("problem", _BUILT_IN, _accept)
 
 

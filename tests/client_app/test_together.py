@@ -319,7 +319,7 @@ def test_what_was_not_foreseen_is_found_by_trying() -> None:
     assert not trial_failure(problem)
     picky = Picky(problem.setting)
     assert not picky.unstackable_reason()
-    assert "problem = 'bce' does not allow it" in trial_failure(picky)
+    assert "problem = 'picky' does not allow it" in trial_failure(picky)
 
 
 @pytest.mark.parametrize("name", ["auc", "cross-entropy", "robust", "invariant-logistic"])

@@ -66,7 +66,7 @@ def test_home_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_folder_that_cannot_be_written_is_told_before_it_is_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert unwritable(tmp_path / "new" / "folder") == ""
-    assert unwritable(tmp_path / "file" / "x") == f"{tmp_path / 'file'} is no folder"
+    assert unwritable(tmp_path / "file" / "x") == f"{tmp_path / 'file'} is not a folder"
     assert not (tmp_path / "new").exists()
     assert unwritable("a\0b") == "a path cannot have a NUL character"
     assert "nobody's home" in unwritable("~nobody-of-this-name/x")
@@ -94,7 +94,7 @@ ENDLESS = ("x=" + "[" * 10**5, "x=" + "{a=" * 3000, ".".join("a" * 50_000) + "=1
 
 @pytest.mark.parametrize("text", ENDLESS, ids=["lists", "tables", "dots", "digits"])
 def test_toml_that_no_parser_ends_with_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"too deeply|is no TOML"):
+    with pytest.raises(ValueError, match=r"too deeply|TOML"):
         toml_in(text.encode())
 
 

