@@ -160,10 +160,12 @@ class Pool:
 
     def _take(self, pipe: Connection) -> list[Message]:
         """Receive the answers to a stack of messages, or learn that the worker is gone."""
-        try:
-            path, results = pipe.recv()
-        except (EOFError, OSError):
+        received = None
+        with contextlib.suppress(EOFError, OSError):
+            received = pipe.recv()
+        if received is None:  # outside of the exception, which is no part of what a user is told
             return self._lost(pipe)
+        path, results = received
         for message in self.alive[pipe].stacks.popleft():
             self._release(message)
         if path and path not in self._maps:
