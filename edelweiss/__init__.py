@@ -13,14 +13,16 @@ Windows), the folders beside this one are on its path.
 
 from __future__ import annotations
 
-from importlib import import_module
-from pathlib import Path
-from typing import TYPE_CHECKING
+import os
 
-_HERE = Path(__file__).resolve().parent
-if not (_HERE / "strategies").is_dir():
+_HERE = os.path.dirname(os.path.realpath(__file__))
+if not os.path.isdir(os.path.join(_HERE, "strategies")):
     # Only then: otherwise everything beside this folder, such as torch in site-packages, would be a module of it.
-    __path__.append(str(_HERE.parent))
+    # First of all: another thread may look for a module of this package as soon as it is known.
+    __path__.append(os.path.dirname(_HERE))
+
+from importlib import import_module  # noqa: E402
+from typing import TYPE_CHECKING  # noqa: E402
 
 if TYPE_CHECKING:
     from pydantic import Field as Field

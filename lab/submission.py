@@ -258,17 +258,26 @@ def flower_environment(home: Path) -> dict[str, str]:
 
 
 def stage(folder: Path) -> Path:
-    """Copy what the bundle will hold, and nothing else."""
-    for pattern in ["pyproject.toml", *app_table()["fab-include"]]:
-        for source in REPO.glob(pattern):
-            target = folder / source.relative_to(REPO)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source, target)
-    if REPO == PACKAGE:  # installed: there is no folder around the package
-        (folder / PACKAGE.name).mkdir(exist_ok=True)
-        for source in PACKAGE.glob("*.py"):
-            shutil.copyfile(source, folder / PACKAGE.name / source.name)
+    """Copy what the bundle will hold, and nothing else; each package is a folder of ``edelweiss/``, as in a wheel.
+
+    Flower looks for the ClientApp in one thread while another imports the ServerApp. Folders that the package would
+    first have to put on its path might not be found then.
+    """
+    project, patterns = (REPO / "pyproject.toml").read_text(encoding="utf-8"), app_table()["fab-include"]
+    for pattern in patterns:
+        if not pattern.startswith(f"{PACKAGE.name}/"):
+            project = project.replace(f'"{pattern}"', f'"{PACKAGE.name}/{pattern}"')
+            for source in REPO.glob(pattern):
+                _copy(source, folder / PACKAGE.name / source.relative_to(REPO))
+    for source in PACKAGE.glob("*.py"):
+        _copy(source, folder / PACKAGE.name / source.name)
+    (folder / "pyproject.toml").write_text(project, encoding="utf-8")
     return folder
+
+
+def _copy(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, target)
 
 
 def app_table() -> dict[str, Any]:

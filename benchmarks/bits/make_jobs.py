@@ -98,7 +98,9 @@ for a, A in ALGORITHMS.items():
             continue
         more = ("local", "ray") if p in (first[a], "saddle") else ("local",)
         add(f"rich/{a}/{p}", base(a, p) | RICH, more, ORDER)
-        wired = {"wire": "bf16", "hidden": 32, "rounds": 4} | ({"wire-estimators": "int8"} if A.messages.estimates else {})
+        wired = {"wire": "bf16", "hidden": 32, "rounds": 4} | (
+            {"wire-estimators": "int8"} if A.messages.estimates else {}
+        )
         wired |= {"saddle.dimension": 300} if p == "saddle" else {}
         wired |= {"invariant-logistic.dimension": 300} if p == "invariant-logistic" else {}
         add(f"wire/{a}/{p}", base(a, p) | wired, more)

@@ -79,7 +79,7 @@ def test_no_code_of_a_run_is_executed(federation: Federation, tmp_path: Path) ->
         trap = f"import pathlib\nif {at_site}: pathlib.Path({str(mark)!r}).touch()\n"
         project = app / "pyproject.toml"
         project.write_text(mend(project.read_text()).replace("fab-include = [", 'fab-include = ["foreign.py", '))
-        client = app / "client_app" / "app.py"
+        client = app / "edelweiss" / "client_app" / "app.py"
         client.write_text(client.read_text().replace("import logging\n", f"import logging\n{trap}", 1))
         (app / "foreign.py").write_text(trap + FOREIGN)
         settings = tmp_path / f"{name}.toml"
