@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import tomllib
 import zipfile
 from pathlib import Path
@@ -57,6 +58,8 @@ def test_without_a_superlink_it_fails(capfd: pytest.CaptureFixture[str]) -> None
 def test_the_bundle_carries_all_that_the_app_has_and_the_report_s_template(tmp_path: Path) -> None:
     """As Flower builds it: what it carries is decided by the endings of names, too."""
     with zipfile.ZipFile(io.BytesIO(build_fab_from_disk(stage(tmp_path)))) as bundle:
-        assert bundle.read(TEMPLATE.resolve().relative_to(REPO).as_posix()) == TEMPLATE.read_bytes()
-        packages = {name.partition("/")[0] for name in bundle.namelist() if name.endswith("__init__.py")}
+        assert bundle.read(f"edelweiss/{TEMPLATE.resolve().relative_to(REPO).as_posix()}") == TEMPLATE.read_bytes()
+        packages = {Path(name).parts[-2] for name in bundle.namelist() if re.fullmatch(r"(\w+/){1,2}__init__.py", name)}
     assert packages == {path.parent.name for path in REPO.glob("*/__init__.py")} - {"tests", "bin", "benchmarks"}
+    # As folders of the one package: none is looked for beside it.
+    assert all(name.startswith(("edelweiss/", ".info/")) or "/" not in name for name in bundle.namelist())
