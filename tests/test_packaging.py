@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import shutil
 import subprocess
 import tomllib
@@ -141,3 +142,10 @@ def test_the_wheel_runs_where_there_is_no_checkout(tmp_path: Path) -> None:
     staged = 'from pathlib import Path; from edelweiss.lab.submission import stage; print(stage(Path("app")))'
     run("python", "-c", staged)
     assert imported(empty / "app", str(home / "bin" / "python"))[2] == fingerprint()
+
+
+@pytest.mark.parametrize(("old", "new"), [("server_app", "edelweiss"), ("client_app", "edelweiss-site")])
+def test_a_command_of_before_names_the_new_one(old: str, new: str) -> None:
+    with pytest.raises(SystemExit) as end:
+        runpy.run_path(str(REPO / old / "__main__.py"), run_name="__main__")
+    assert re.search(rf"python -m {old}\b.* {new} ", str(end.value.code)), "a text, so the exit code is 1"
