@@ -18,23 +18,13 @@ class Augmentation:
 
     ``torchvision.transforms.v2`` applies one angle or factor to a whole batch. Here each image has its own: one
     `grid_sample` rotates and crops the whole batch, which is cheaper than a call per image.
-
-    Parameters
-    ----------
-    flip
-        Whether images are mirrored left-right with probability 1/2.
-    crop
-        In [0, 0.5]. The largest share by which the sides of a random crop are shorter; it is resized to the image.
-    rotate
-        In [0, 180]. The largest rotation about the centre, in degrees, in either direction.
-    brightness
-        In [0, 1]. The largest relative change of values, which stay within 0 to 255.
     """
 
-    flip: bool = False
+    flip: bool = False  # whether images are mirrored left-right with probability 1/2
+    # in [0, 0.5]. The largest share by which the sides of a random crop are shorter; it is resized to the image
     crop: float = 0.0
-    rotate: float = 0.0
-    brightness: float = 0.0
+    rotate: float = 0.0  # in [0, 180]. The largest rotation about the centre, in degrees, in either direction
+    brightness: float = 0.0  # in [0, 1]. The largest relative change of values, which stay within 0 to 255
 
     def __bool__(self) -> bool:
         return any(vars(self).values())  # called for each batch
@@ -50,18 +40,10 @@ class Augmentation:
 
 @dataclass(frozen=True, eq=False)
 class Changes:
-    """The changes of each image of a batch.
+    """The changes of each image of a batch."""
 
-    Parameters
-    ----------
-    kinds
-        The options.
-    chances
-        Shape (n, 6): uniform in [0, 1).
-    """
-
-    kinds: Augmentation
-    chances: Tensor
+    kinds: Augmentation  # the options
+    chances: Tensor  # shape (n, 6): uniform in [0, 1)
 
     def brighten(self, images: Tensor) -> Tensor:
         """Change the brightness of images (n, C, H, W) with values from 0 to 255, possibly in place.

@@ -27,77 +27,7 @@ SIZED = (*(name for name, row in SOURCES.items() if row.sized), FOLDERS, SITE)  
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """The data of a run and their splits.
-
-    Parameters
-    ----------
-    dataset
-        One of `DATASETS`.
-    data_root
-        Folder with the files of a data set. Empty: the folder that the environment variable EDELWEISS_DATA names, if
-        it is set, then the cache folder, to which a download goes.
-    data_dir
-        A hospital's own folder, for the data set ``"site"``.
-    image_size
-        At least 0. The side to which the images of ``"image-folder"`` and ``"site"`` are scaled; 0: unscaled.
-    image_fit, image_colour
-        How images are scaled, and their channels: see `datasets.image_file.ImageForm`.
-    views, bad_images, follow_links
-        The views of ``"site"`` that are read, the share of unreadable images that may be left out, and whether symlinks
-        are followed: see `datasets.site.images.ImageRules`.
-    partition
-        One of `datasets.partition.PARTITIONS`.
-    concentration
-        Of the dirichlet partition, above 0. The smaller, the more the sites differ.
-    binary
-        True maps the classes to labels 0 and 1; False keeps class indices as labels.
-    positive_classes, negative_classes
-        Original classes that become 1 and 0; classes in neither list are dropped. With one list empty its
-        side gets all other classes. Both empty: the second half is positive, the first half negative.
-    thin_class
-        ``"positive"`` or ``"negative"``: the class that `thin_share` thins.
-    thin_share
-        In [0, 1). The share of that class among the training rows of all sites after random rows of it are removed.
-        0 removes none. Held-out and test rows are never thinned.
-    test_share
-        In [0, 1). Share of common test rows of a data set without an official test set, stratified by class. This and
-        every other split keeps patients whole if they are known, and groups with the partition ``"by-group"``.
-    holdout_share
-        In [0, 1). Share of rows that each site holds out, stratified by class.
-    personal_test
-        True: instead of held-out rows each site gets a part of the common test rows, with the class proportions of its
-        training rows. With the partition ``"sites"`` a test row goes to its own hospital or user. `holdout_share` is
-        ignored.
-    folds, fold
-        With 2 or more folds each site splits its rows into folds, stratified by class, and holds out fold number
-        `fold`, from 0. `holdout_share` and `test_share` are ignored; an official test set is kept. Neither partition
-        nor folds depend on `fold`. 0: no cross-validation.
-    data_file
-        The file of the data sets ``"table"`` and ``"arrays"``.
-    group_column
-        Its column of groups, not a feature. The partitions ``"sites"`` and ``"split-sites"`` turn groups into sites;
-        ``"by-group"`` keeps them whole, and so do the others if there are no patients. Empty: no groups.
-    label
-        Label column of a site's table or labels.csv, or of `data_file`; several are separated by commas.
-    labels
-        The meaning of the values of label columns, if there are several or they may be uncertain or blank. None: one
-        column of classes.
-    patient
-        Patient column of a site's table or labels.csv, not a feature. Empty: each row is one patient, except for equal
-        rows. In ``"site-folders"``, and in ``"table"`` without a study, the column is ``"patient"`` if there is one.
-    study
-        The study file of a table in its owner's spelling; `label` is then ignored.
-    key
-        The secret, in hexadecimal digits, by which a site selects its held-out patients, see `datasets.patient_ids`.
-        Empty: the seed selects them.
-    stamp
-        Stamp of a site's own file or of `data_file`, see `datasets.site.stamp`: a changed file is read again.
-    image_cache
-        Cache of the decoded images of ``"site"``; None: in memory.
-    seed
-        At least 0. Determines every split.
-    download
-        Whether a missing data set may be downloaded.
+    """The data of a run and their splits: keys of the run by the same names (docs/keys.md), and what a site adds.
 
     Raises
     ------
@@ -105,38 +35,50 @@ class DataConfig:
         If a site's label columns do not fit the labels of the run; lists all such problems.
     """
 
-    dataset: str
+    dataset: str  # one of `DATASETS`
+    # the folder with a data set's files. Empty: that of the environment variable EDELWEISS_DATA, if it is set, then the
+    # cache folder, to which a download goes
     data_root: str = ""
-    data_dir: str = ""
+    data_dir: str = ""  # a hospital's own folder, for the data set "site"
     image_size: int = 0
     image_fit: Fit = "crop"
     image_colour: Colour = "auto"
     views: tuple[str, ...] = ()
     bad_images: float = 0.0
     follow_links: bool = False
-    partition: str = "iid"
+    partition: str = "iid"  # one of `datasets.partition.PARTITIONS`
     concentration: float = 0.5
-    binary: bool = True
+    binary: bool = True  # maps the classes to labels 0 and 1; False keeps class indices as labels
+    # classes that become 1 and 0; those in neither list are dropped, an empty list gets all others, and of two empty
+    # lists the second half is positive
     positive_classes: tuple[int, ...] = ()
     negative_classes: tuple[int, ...] = ()
     thin_class: Literal["positive", "negative"] = "positive"
-    thin_share: float = 0.0
+    thin_share: float = 0.0  # of training rows; held-out and test rows are never thinned
+    # Every split is stratified by class, and keeps patients whole if they are known, and groups with the partition
+    # "by-group".
     test_share: float = 0.25
     holdout_share: float = 0.2
-    personal_test: bool = False
+    personal_test: bool = False  # instead of held-out rows; with the partition "sites" a test row goes to its own site
+    # With 2 folds or more the shares are ignored; an official test set is kept. Neither partition nor folds depend on
+    # `fold`.
     folds: int = 0
     fold: int = 0
-    data_file: str = ""
+    data_file: str = ""  # of the data sets "table" and "arrays"
     group_column: str = ""
-    label: str = "label"
-    labels: Labels | None = None
+    label: str = "label"  # several columns are separated by commas
+    labels: Labels | None = None  # if there are several, or they may be uncertain or blank; None: one column of classes
+    # Patient column. Empty: each row is one patient, except for equal rows; in "site-folders", and in "table" without a
+    # study, it is "patient" if there is one.
     patient: str = ""
-    study: Study | None = None
+    study: Study | None = None  # of a table in its owner's spelling; `label` is then ignored
+    # the secret, in hexadecimal digits, by which a site selects its held-out patients, see `datasets.patient_ids`.
+    # Empty: the seed selects them
     key: str = ""
-    stamp: tuple[int, int] = (0, 0)
-    image_cache: ImageCache | None = None
-    seed: int = 0
-    download: bool = True
+    stamp: tuple[int, int] = (0, 0)  # of a site's own file or of `data_file`, see `datasets.site.stamp`
+    image_cache: ImageCache | None = None  # of the decoded images of "site"; None: in memory
+    seed: int = 0  # at least 0; determines every split
+    download: bool = True  # whether a missing data set may be downloaded
 
     def __post_init__(self) -> None:
         """Check what a site may change; a `RunConfig` has checked the rest."""

@@ -25,38 +25,20 @@ Prior = Annotated[Sum, Interval(ge=sys.float_info.min, le=1 - sys.float_info.eps
 
 @dataclass(frozen=True, kw_only=True)
 class DataSummary:
-    """The summary of all sites' data, which every site needs to train with the others.
+    """The summary of all sites' data, which every site needs to train with the others."""
 
-    Attributes
-    ----------
-    shape : tuple of int
-        Shape of one input: (features,) or (channels, height, width); empty without data.
-    classes : int
-        C, the number of classes.
-    prior : float
-        p, the average share of positives over sites, with the sites' weights, in (0, 1); 0.5 with more than two
-        classes.
-    shares : tuple of float
-        p_1 to p_C, each in [0, 1], for multi-class problems; else empty.
-    labels : tuple of str
-        Names of several labels; else empty.
-    priors : tuple of float
-        p of each label, averaged over the sites that have it, in (0, 1).
-    shift, scale : tuple of float
-        Standardisation per feature or channel; empty for none.
-    columns : str
-        Hash of the column names.
-    """
-
-    shape: Shape = ()
-    classes: Classes = 2
+    shape: Shape = ()  # shape of one input: (features,) or (channels, height, width); empty without data
+    classes: Classes = 2  # C, the number of classes
+    # p, the average share of positives over sites, with the sites' weights, in (0, 1); 0.5 with more than two classes
     prior: Prior = 0.5
+    # p_1 to p_C, each in [0, 1], for multi-class problems; else empty
     shares: Annotated[tuple[Annotated[Sum, Interval(ge=0, le=1)], ...], *List] = ()
-    labels: Annotated[tuple[Text, ...], *List] = ()
-    priors: Annotated[tuple[Prior, ...], *List] = ()
+    labels: Annotated[tuple[Text, ...], *List] = ()  # names of several labels; else empty
+    priors: Annotated[tuple[Prior, ...], *List] = ()  # p of each label, averaged over the sites that have it, in (0, 1)
+    # shift, scale: standardisation per feature or channel; empty for none
     shift: Annotated[tuple[Annotated[Sum, Interval(ge=-LARGEST, le=LARGEST)], ...], *List] = ()
     scale: Annotated[tuple[Annotated[Sum, Interval(ge=sys.float_info.min, le=LARGEST)], ...], *List] = ()
-    columns: Hash = ""
+    columns: Hash = ""  # hash of the column names
 
     @classmethod
     def wrong(cls, record: Mapping[str, Any]) -> list[str]:

@@ -37,60 +37,37 @@ Classes = Annotated[int, Strict(), Interval(ge=2, le=10**6)]
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """A site's report: counts, shape, and sums over its training samples; never a sample.
+    """A site's report: counts, shape, and sums over its training samples; never a sample."""
 
-    Attributes
-    ----------
-    name : str
-        What its operator calls it; empty where nobody has named it.
-    partition_id : int
-        Its place where public data are dealt out; -1 for none.
-    examples, held_out : int
-        Samples to train on and to evaluate on; None where a problem needs no data, as all that follows is then empty.
-    missing : int
-        Missing values in the training samples.
-    positives : int
-        Of the training samples, for problems of two classes; None for others.
-    class_counts, held_out_counts : tuple of int
-        Samples of each class, for problems that keep all classes.
-    label_counts, label_positives : tuple of int
-        Of several labels: of how many training samples each is known, and of how many of these it is positive.
-    classes : int
-        How many labels there are.
-    shape : tuple of int
-        Of one input.
-    columns : str
-        A hash of the column names, see `columns_hash`.
-    patients : tuple of int
-        Hashes of whose the rows are, ascending, where the site's own rules say so; see `patient_hashes`.
-    count, total, squares : tuple of float
-        See `datasets.moments`; empty where inputs are not standardised.
-    notes : tuple of str
-        What a hospital does otherwise than the run asked, by its own rules; in words. Of data that a run splits itself
-        what was done to all of them, see `SiteData.change_log`: the same at each site.
-    warnings : tuple of str
-        What may be wrong with a hospital's own data; in words, and counts.
-    """
-
-    name: Text = ""
+    name: Text = ""  # what its operator calls it; empty where nobody has named it
+    # its place where public data are dealt out; -1 for none
     partition_id: Annotated[int, Strict(), Interval(ge=-1, le=2**31)] = -1
+    # examples, held_out: samples to train on and to evaluate on; None where a problem needs no data, as all that
+    # follows is then empty
     examples: Count | None = None
     held_out: Count | None = None
-    missing: Annotated[int, Strict(), Interval(ge=0, le=2**53)] = 0
-    positives: Count | None = None
+    missing: Annotated[int, Strict(), Interval(ge=0, le=2**53)] = 0  # missing values in the training samples
+    positives: Count | None = None  # of the training samples, for problems of two classes; None for others
+    # class_counts, held_out_counts: samples of each class, for problems that keep all classes
     class_counts: Counts = ()
     held_out_counts: Counts = ()
+    # label_counts, label_positives: of several labels: of how many training samples each is known, and of how many of
+    # these it is positive
     label_counts: Counts = ()
     label_positives: Counts = ()
-    classes: Classes = 2
-    shape: Shape = ()
-    columns: Hash = ""
+    classes: Classes = 2  # how many labels there are
+    shape: Shape = ()  # of one input
+    columns: Hash = ""  # a hash of the column names, see `columns_hash`
+    # hashes of whose the rows are, ascending, where the site's own rules say so; see `patient_hashes`
     patients: Annotated[tuple[Annotated[int, Strict(), Interval(ge=0, lt=2**PATIENT_BITS)], ...], *List] = ()
+    # count, total, squares: see `datasets.moments`; empty where inputs are not standardised
     count: Annotated[tuple[Annotated[Sum, Interval(ge=0, le=2**53)], ...], *List] = ()
     total: Annotated[tuple[Sum, ...], *List] = ()
     squares: Annotated[tuple[Annotated[Sum, Ge(0)], ...], *List] = ()
+    # what a hospital does otherwise than the run asked, by its own rules; in words. Of data that a run splits itself
+    # what was done to all of them, see `SiteData.change_log`: the same at each site
     notes: Notes = ()
-    warnings: Notes = ()
+    warnings: Notes = ()  # what may be wrong with a hospital's own data; in words, and counts
 
     @classmethod
     def of(cls, data: SiteData, *, name: str, partition_id: int, multiclass: bool, standardise: bool) -> Facts:

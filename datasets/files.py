@@ -40,21 +40,11 @@ def _folder(name: str, text: str) -> Path:
 
 @dataclass(frozen=True)
 class Places:
-    """The search path of files, and whether they may be downloaded.
+    """The search path of files, and whether they may be downloaded."""
 
-    Parameters
-    ----------
-    roots
-        Folders, at least one, in the order of the search; downloads go to the last.
-    names
-        Their names in public messages, without paths.
-    download
-        Whether missing files may be downloaded.
-    """
-
-    roots: tuple[Path, ...]
-    names: str
-    download: bool
+    roots: tuple[Path, ...]  # folders, at least one, in the order of the search; downloads go to the last
+    names: str  # their names in public messages, without paths
+    download: bool  # whether missing files may be downloaded
 
     @classmethod
     def of(cls, data_root: str, download: bool) -> Places:

@@ -30,17 +30,10 @@ class ImageCache:
     """A folder of decoded images, one file per set of image files, with eviction of the least recently used.
 
     A ``.json`` file beside each lists the image files that were bad, and so have no image in it, or odd.
-
-    Parameters
-    ----------
-    folder
-        The folder, created when needed.
-    bound
-        Size limit of all files, in bytes.
     """
 
-    folder: Path
-    bound: int
+    folder: Path  # the folder, created when needed
+    bound: int  # size limit of all files, in bytes
 
     def place(self, files: Mapping[str, Path], form: ImageForm) -> Path:
         """Return the cache path of these images; it depends on the files' paths, sizes and times."""

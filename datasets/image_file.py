@@ -51,22 +51,14 @@ _ENVELOPED = bytes.fromhex("2a864886f70d0107")  # the object identifiers of CMS,
 
 @dataclass(frozen=True)
 class ImageForm:
-    """The common form of all images.
+    """The common form of all images."""
 
-    Attributes
-    ----------
-    size : int
-        The side of the square images; 0: unchanged, and all images must have the same size.
-    fit : str
-        ``"crop"``: scale the shorter side to `size` and crop the centre. ``"pad"``: scale the longer side and add equal
-        black borders. Both bilinear, with antialiasing.
-    colour : str
-        ``"grey"``: one channel, the luma (ITU-R 601) of colour images. ``"rgb"``: three channels, equal ones for grey
-        images. ``"auto"``: one if all images are grey, else three.
-    """
-
-    size: int = 0
+    size: int = 0  # the side of the square images; 0: unchanged, and all images must have the same size
+    # "crop": scale the shorter side to `size` and crop the centre. "pad": scale the longer side and add equal
+    # black borders. Both bilinear, with antialiasing
     fit: Fit = "crop"
+    # "grey": one channel, the luma (ITU-R 601) of colour images. "rgb": three channels, equal ones for grey
+    # images. "auto": one if all images are grey, else three
     colour: Colour = "auto"
 
 

@@ -49,26 +49,15 @@ PRESETS = {
 
 @dataclass(frozen=True)
 class Labels:
-    """The labels of a run, and the meaning of their values.
+    """The labels of a run, and the meaning of their values."""
 
-    Parameters
-    ----------
-    names
-        Names of the labels; a site's columns may differ.
-    uncertain
-        The meaning of -1 for each label: ``"ones"``, ``"zeros"`` or ``"ignore"`` (unknown); ``""``: not allowed.
-    blank
-        The meaning of an empty value, likewise, but never ones.
-    healthy
-        Name of an optional column whose value 1 sets all labels of a row to zero except `DEVICES`. Empty: none.
-    views
-        Values of the optional column ``view`` that are read unless the run selects views. Empty: all.
-    """
-
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # names of the labels; a site's columns may differ
+    # the meaning of -1 for each label: "ones", "zeros" or "ignore" (unknown); "": not allowed
     uncertain: tuple[Uncertain, ...]
-    blank: Blank = ""
+    blank: Blank = ""  # the meaning of an empty value, likewise, but never ones
+    # name of an optional column whose value 1 sets all labels of a row to zero except `DEVICES`. Empty: none
     healthy: str = ""
+    # values of the optional column `view` that are read unless the run selects views. Empty: all
     views: tuple[str, ...] = ()
 
     @property

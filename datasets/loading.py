@@ -32,49 +32,28 @@ INSTEAD = (
 
 @dataclass(frozen=True, eq=False)
 class SiteData:
-    """The data of one site.
+    """The data of one site."""
 
-    Parameters
-    ----------
-    name
-        ``"site-3"``, or the natural name (``"cleveland"``).
-    train
-        Training rows, at least one.
-    held_out
-        The site's evaluation rows; possibly empty: a class with a single row is in `train` only, a site may have fewer
-        rows than folds, and a common test set fewer rows than sites.
-    classes
-        Number of classes: 2 in a binary run.
-    missing
-        Number of missing values in the training rows.
-    features
-        Column names of a table, in the order of the inputs; empty for images.
-    patient_ids, row_ids
-        Of all rows that the samples are taken from: see `datasets.source.Source`. In a simulation what each row is
-        dealt with, a patient or a group. None but for a hospital's own, or where a column says whose a row is.
-    by_patient
-        Whether a column says whose a row is.
-    warnings, notes
-        What may be a mistake in a hospital's own table, and which of its rows were left out.
-    change_log
-        The changes between the files and the samples of all sites, a line each, with counts.
-    class_names
-        The label value of each class, for a table with a label column.
-    """
-
-    name: str
-    train: Samples
+    name: str  # "site-3", or the natural name ("cleveland")
+    train: Samples  # training rows, at least one
+    # the site's evaluation rows; possibly empty: a class with a single row is in `train` only, a site may have fewer
+    # rows than folds, and a common test set fewer rows than sites
     held_out: Samples
-    classes: int
-    missing: int
-    features: tuple[str, ...] = ()
+    classes: int  # number of classes: 2 in a binary run
+    missing: int  # number of missing values in the training rows
+    features: tuple[str, ...] = ()  # column names of a table, in the order of the inputs; empty for images
+    # patient_ids, row_ids: of all rows that the samples are taken from: see `datasets.source.Source`. In a simulation
+    # what each row is dealt with, a patient or a group. None but for a hospital's own, or where a column says whose a
+    # row is
     patient_ids: Digests | None = None
     row_ids: Digests | None = None
-    by_patient: bool = False
+    by_patient: bool = False  # whether a column says whose a row is
+    # warnings, notes: what may be a mistake in a hospital's own table, and which of its rows were left out
     warnings: tuple[DataError, ...] = ()
     notes: tuple[str, ...] = ()
+    # the changes between the files and the samples of all sites, a line each, with counts
     change_log: tuple[str, ...] = ()
-    class_names: tuple[str, ...] = ()
+    class_names: tuple[str, ...] = ()  # the label value of each class, for a table with a label column
 
 
 def load_site(config: DataConfig, site: int, sites: int) -> SiteData:

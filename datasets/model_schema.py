@@ -25,36 +25,20 @@ _STANDS = {1: "counted as positive", 0: "counted as negative", UNKNOWN: "was lef
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSchema:
-    """The meaning of a model's inputs and classes.
+    """The meaning of a model's inputs and classes."""
 
-    Attributes
-    ----------
-    dataset : str
-        The training data set.
-    features : tuple of str
-        Names in the order of the inputs; empty for images, and if unknown.
-    missing : str
-        The replacement of missing values: the mean over the training samples of all sites, or zero.
-    study : Study, optional
-        Units, ranges, categories and spellings of the features, from a study file.
-    label : str
-        Name of the label column; several are separated by commas; empty for public data.
-    labels : Labels, optional
-        The meaning of label values, if there are several labels or they may be uncertain or blank. The names are those
-        of the columns where the model was trained; the run's names are in the data summary.
-    classes : tuple of tuple of str
-        The texts, or the original classes, of each class from 0; empty if unknown.
-    image_size, image_fit, image_colour : int, str, str
-        The form of images, see `datasets.image_file.ImageForm`.
-    """
-
-    dataset: str = ""
-    features: tuple[str, ...] = ()
+    dataset: str = ""  # the training data set
+    features: tuple[str, ...] = ()  # names in the order of the inputs; empty for images, and if unknown
+    # the replacement of missing values: the mean over the training samples of all sites, or zero
     missing: Literal["mean", "zero"] = "mean"
-    study: Study | None = None
-    label: str = ""
+    study: Study | None = None  # units, ranges, categories and spellings of the features, from a study file
+    label: str = ""  # name of the label column; several are separated by commas; empty for public data
+    # the meaning of label values, if there are several labels or they may be uncertain or blank. The names are those of
+    # the columns where the model was trained; the run's names are in the data summary
     labels: Labels | None = None
+    # the texts, or the original classes, of each class from 0; empty if unknown
     classes: tuple[tuple[str, ...], ...] = ()
+    # image_size, image_fit, image_colour: the form of images, see `datasets.image_file.ImageForm`
     image_size: int = 0
     image_fit: Fit = "crop"
     image_colour: Colour = "auto"

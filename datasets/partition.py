@@ -18,36 +18,16 @@ NO_SITES = "partition 'sites' or 'split-sites' needs data with natural sites, bu
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """The input of a partitioner: one entry per row, or per unit of rows that stay together, in each array.
+    """The input of a partitioner: one entry per row, or per unit of rows that stay together, in each array."""
 
-    Parameters
-    ----------
-    labels
-        Shape (n,): the labels of the run, 0 and 1 in a binary one.
-    classes
-        Shape (n,): the original classes.
-    sides
-        Shape (n,): 0 and 1 for negative and positive classes; all 0 in a run that keeps the classes.
-    groups
-        Shape (n,): the natural site of each row; None without.
-    concentration
-        Parameter of the Dirichlet distribution, above 0.
-    least
-        Minimum number of rows of a site: one to train on, and one to hold out if it does.
-    what
-        The name of an entry in messages, such as patients or groups.
-    instead
-        The alternative suggested if there are too few.
-    """
-
-    labels: Ints
-    classes: Ints
-    sides: Ints
-    groups: Ints | None
-    concentration: float
-    least: int = 2
-    what: str = "training rows"
-    instead: str = ""
+    labels: Ints  # shape (n,): the labels of the run, 0 and 1 in a binary one
+    classes: Ints  # shape (n,): the original classes
+    sides: Ints  # shape (n,): 0 and 1 for negative and positive classes; all 0 in a run that keeps the classes
+    groups: Ints | None  # shape (n,): the natural site of each row; None without
+    concentration: float  # parameter of the Dirichlet distribution, above 0
+    least: int = 2  # minimum number of rows of a site: one to train on, and one to hold out if it does
+    what: str = "training rows"  # the name of an entry in messages, such as patients or groups
+    instead: str = ""  # the alternative suggested if there are too few
 
 
 Partitioner = Callable[[Rows, int, np.random.Generator], Ints]

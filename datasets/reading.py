@@ -37,30 +37,18 @@ NO_STAMP = (0, 0)  # of files that are not read again when they change
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """A source with its labels, split into the sites' rows and the common test rows.
+    """A source with its labels, split into the sites' rows and the common test rows."""
 
-    Parameters
-    ----------
-    source, labels, classes
-        All rows, their labels, and the number of classes.
-    unit
-        Shape (N,): the unit of each row that every split keeps whole, see `_unit`.
-    whole
-        The kind of unit, such as ``"patients"``; empty: single rows.
-    train, test
-        The sites' rows, and common test rows.
-    change_log
-        What was done to the rows so far, a line each, in numbers.
-    """
-
+    # source, labels, classes: all rows, their labels, and the number of classes
     source: Source
     labels: Tensor
     classes: int
-    unit: Ints
-    whole: str
+    unit: Ints  # shape (N,): the unit of each row that every split keeps whole, see `_unit`
+    whole: str  # the kind of unit, such as "patients"; empty: single rows
+    # train, test: the sites' rows, and common test rows
     train: Ints
     test: Ints
-    change_log: tuple[str, ...]
+    change_log: tuple[str, ...]  # what was done to the rows so far, a line each, in numbers
 
 
 # The places of a data set depend on the environment, so they are part of each stage's cache key.

@@ -20,19 +20,12 @@ Digests = NDArray[np.uint64]
 
 @dataclass(frozen=True)
 class Change:
-    """A change to rows between a file and the samples of a run, with counts.
+    """A change to rows between a file and the samples of a run, with counts."""
 
-    Parameters
-    ----------
-    count, of
-        Number of changed rows, of all rows.
-    what
-        The change: ``"rows are left out by views = 'AP'"``.
-    """
-
+    # count, of: number of changed rows, of all rows
     count: int
     of: int
-    what: str
+    what: str  # the change: "rows are left out by views = 'AP'"
 
     def __str__(self) -> str:
         return f"{self.count:,} of {self.of:,} {self.what}"

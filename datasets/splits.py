@@ -13,18 +13,10 @@ from edelweiss.datasets.source import Digests, Ints, Mask
 
 @dataclass(frozen=True, eq=False)
 class Units:
-    """The units of rows that splits keep whole: single rows, patients or groups.
+    """The units of rows that splits keep whole: single rows, patients or groups."""
 
-    Parameters
-    ----------
-    first
-        Shape (u,): the first row of each unit.
-    of
-        Shape (n,): the unit of each row.
-    """
-
-    first: Ints
-    of: Ints
+    first: Ints  # shape (u,): the first row of each unit
+    of: Ints  # shape (n,): the unit of each row
 
     @classmethod
     def among(cls, unit: Ints, within: Ints | None = None) -> Units:

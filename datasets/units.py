@@ -41,14 +41,9 @@ _ROUNDING = 1e-12  # share of the mean square below which a variance is a roundi
 
 @dataclass(frozen=True)
 class Moments:
-    """Count, sum and sum of squares of the values of each feature.
+    """Count, sum and sum of squares of the values of each feature."""
 
-    Attributes
-    ----------
-    count, total, squares : ndarray
-        Shape (..., F), float64; as `datasets.moments` returns them.
-    """
-
+    # count, total, squares: shape (..., F), float64; as `datasets.moments` returns them
     count: Floats
     total: Floats
     squares: Floats

@@ -29,28 +29,20 @@ ROUNDING = 1e-5  # share of squares below which a patient's contributions cancel
 
 @dataclass(frozen=True)
 class Design:
-    """The design effects of a site; 1 if each patient has one sample.
+    """The design effects of a site; 1 if each patient has one sample."""
 
-    Attributes
-    ----------
-    auroc, auprc : float
-        For AUROC and average precision.
-    intercept, slope, curve : float
-        For calibration in the large, the calibration slope, and the share of positives in a decile of the predictions.
-    sensitivity, specificity : float
-        For these shares at a threshold: the mean over `evidence.curves.FIXED`.
-    largest : float
-        The upper bound, see `largest_effect`.
-    """
-
+    # auroc, auprc: for AUROC and average precision
     auroc: float = 1.0
     auprc: float = 1.0
+    # intercept, slope, curve: for calibration in the large, the calibration slope, and the share of positives in a
+    # decile of the predictions
     intercept: float = 1.0
     slope: float = 1.0
     curve: float = 1.0
+    # sensitivity, specificity: for these shares at a threshold: the mean over `evidence.curves.FIXED`
     sensitivity: float = 1.0
     specificity: float = 1.0
-    largest: float = 1.0
+    largest: float = 1.0  # the upper bound, see `largest_effect`
 
     @classmethod
     def uniform(cls, effect: float) -> Design:

@@ -41,21 +41,11 @@ def normal_interval(value: float, variance: float, by: str, degrees: float = mat
 
 @dataclass(frozen=True)
 class EffectiveSize:
-    """Effective sample size of a class for an estimate, see `effective_size`.
+    """Effective sample size of a class for an estimate, see `effective_size`."""
 
-    Attributes
-    ----------
-    independent : float
-        The equivalent number of independent samples.
-    factor : float
-        Inflation of the variance, which is itself uncertain with few patients.
-    patients : float
-        Number of patients.
-    """
-
-    independent: float
-    factor: float
-    patients: float
+    independent: float  # the equivalent number of independent samples
+    factor: float  # inflation of the variance, which is itself uncertain with few patients
+    patients: float  # number of patients
 
 
 def effective_size(sizes: Sequence[float], design: Sequence[float], largest: Sequence[float]) -> EffectiveSize:

@@ -32,21 +32,12 @@ SCHEMA = Schema(squares=several(number(0), (2,)), products=number(), patients=se
 
 @dataclass(frozen=True)
 class Spread:
-    """Sums of squared differences between two models' placements of a site's patients, see `spread`.
+    """Sums of squared differences between two models' placements of a site's patients, see `spread`."""
 
-    Attributes
-    ----------
-    squares : (float, float)
-        Sums over patients of the squared sum of differences, of their positive and of their negative samples.
-    products : float
-        Sum over patients of the product of the two sums; 0 with one sample per patient.
-    patients : (int, int, int)
-        Number of patients with positive samples, with negative samples, in all.
-    """
-
+    # sums over patients of the squared sum of differences, of their positive and of their negative samples
     squares: tuple[float, float]
-    products: float
-    patients: tuple[int, int, int]
+    products: float  # sum over patients of the product of the two sums; 0 with one sample per patient
+    patients: tuple[int, int, int]  # number of patients with positive samples, with negative samples, in all
 
     def record(self) -> dict[str, Any]:
         """Write the sums as a record of the second reply to the last evaluation."""

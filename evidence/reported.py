@@ -58,28 +58,18 @@ SCHEMA = Schema(
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """A subgroup of a site's patients.
+    """A subgroup of a site's patients."""
 
-    Attributes
-    ----------
-    column, name : str
-        The column of the table and the group's name in it.
-    n, positives : int
-        Number of samples, and of positive ones.
-    hits : (int, int)
-        True positives and true negatives at the site's threshold (`evidence.curves.SUBGROUP_SPECIFICITY`).
-    auroc : Auroc
-        AUROC with its variance.
-    design : (float, float, float, float)
-        Design effects of AUROC, sensitivity and specificity, and their upper bound, see `evidence.design`.
-    """
-
+    # column, name: the column of the table and the group's name in it
     column: str
     name: str
+    # n, positives: number of samples, and of positive ones
     n: int
     positives: int
+    # true positives and true negatives at the site's threshold (`evidence.curves.SUBGROUP_SPECIFICITY`)
     hits: tuple[int, int]
-    auroc: Auroc
+    auroc: Auroc  # AUROC with its variance
+    # design effects of AUROC, sensitivity and specificity, and their upper bound, see `evidence.design`
     design: tuple[float, float, float, float] = (1.0, 1.0, 1.0, 1.0)
 
     @property
@@ -90,29 +80,16 @@ class Group:
 
 @dataclass(frozen=True, eq=False)
 class Reported:
-    """Statistics that a site reports with an evaluation.
+    """Statistics that a site reports with an evaluation."""
 
-    Attributes
-    ----------
-    auroc : Auroc
-        The site's exact AUROC; NaN from a site that aggregates scores.
-    design : Design
-        Design effects.
-    groups : sequence of Group
-        Subgroups.
-    other : Auroc
-        AUROC of the model under comparison on the same samples; NaN without one.
-    covariance : float
-        Covariance of the two AUROCs.
-    other_counts : Counts, optional
-        Counts of the other model's scores; None without one, with aggregated scores, or without a common model.
-    """
-
+    # the site's exact AUROC; NaN from a site that aggregates scores
     auroc: Auroc = field(default_factory=lambda: Auroc(math.nan, math.nan))
-    design: Design = SINGLE
-    groups: Sequence[Group] = ()
+    design: Design = SINGLE  # design effects
+    groups: Sequence[Group] = ()  # subgroups
+    # AUROC of the model under comparison on the same samples; NaN without one
     other: Auroc = field(default_factory=lambda: Auroc(math.nan, math.nan))
-    covariance: float = math.nan
+    covariance: float = math.nan  # covariance of the two AUROCs
+    # counts of the other model's scores; None without one, with aggregated scores, or without a common model
     other_counts: Counts | None = None
 
     def record(self) -> dict[str, Any]:

@@ -109,33 +109,17 @@ NOT_COMPARED = (
 
 @dataclass(frozen=True, eq=False)
 class Site:
-    """Statistics of a site's held-out samples.
+    """Statistics of a site's held-out samples."""
 
-    Attributes
-    ----------
-    counts : Counts
-        Counts of its scores.
-    auroc : Auroc, optional
-        The exact AUROC; default: that of the counts.
-    design : Design
-        Design effects.
-    grouped : bool
-        Whether the scores are aggregated over groups of patients.
-    groups : sequence of Group
-        Subgroups.
-    other, covariance : Auroc, float
-        AUROC of the model under comparison, None without one, and the covariance of the two.
-    other_counts, spread : Counts, Spread
-        Counts of the other model's scores, and the sums of `evidence.paired`; None without one.
-    """
-
-    counts: Counts
-    auroc: delong.Auroc | None = None
-    design: Design = SINGLE
-    grouped: bool = False
-    groups: Sequence[Group] = ()
+    counts: Counts  # counts of its scores
+    auroc: delong.Auroc | None = None  # the exact AUROC; default: that of the counts
+    design: Design = SINGLE  # design effects
+    grouped: bool = False  # whether the scores are aggregated over groups of patients
+    groups: Sequence[Group] = ()  # subgroups
+    # other, covariance: AUROC of the model under comparison, None without one, and the covariance of the two
     other: delong.Auroc | None = None
     covariance: float = math.nan
+    # other_counts, spread: counts of the other model's scores, and the sums of `evidence.paired`; None without one
     other_counts: Counts | None = None
     spread: Spread | None = None
 

@@ -19,24 +19,12 @@ DEVICE = re.compile("cpu|cuda(:[0-9]{1,4})?")
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """The options of a network that do not depend on data.
+    """The options of a network that do not depend on data."""
 
-    Attributes
-    ----------
-    model : str
-        A name in `models.MODELS`.
-    hidden : int
-        The width of ``mlp``, the channels of ``conv4``.
-    head : str
-        The first layer of the head, see `FlatNetwork`.
-    amp : str
-        ``"bf16"`` computes gradients in bfloat16 where PyTorch deems it safe and the device supports it; ``""`` does
-        not.
-    """
-
-    model: str = "mlp"
-    hidden: int = 64
-    head: str = ""
+    model: str = "mlp"  # a name in `models.MODELS`
+    hidden: int = 64  # the width of `mlp`, the channels of `conv4`
+    head: str = ""  # the first layer of the head, see `FlatNetwork`
+    # "bf16" computes gradients in bfloat16 where PyTorch deems it safe and the device supports it; "" does not
     amp: str = ""
 
     def network(

@@ -7,20 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Paper:
-    """A paper.
+    """A paper."""
 
-    Attributes
-    ----------
-    authors, title, venue : str
-        As cited; the venue with its year.
-    link : str
-        Identifier such as "arXiv:1602.05629" or "doi:..."; empty for none.
-    """
-
+    # authors, title, venue: as cited; the venue with its year
     authors: str
     title: str
     venue: str
-    link: str = ""
+    link: str = ""  # identifier such as "arXiv:1602.05629" or "doi:..."; empty for none
 
     @property
     def short(self) -> str:

@@ -19,18 +19,13 @@ EVIDENCE, VERSION = "evidence.json", 1
 
 @dataclass(frozen=True)
 class Recalibration:
-    """Platt scaling: the probability is σ(intercept + slope · score), where score is the network's output.
+    """Platt scaling: the probability is σ(intercept + slope · score), where score is the network's output."""
 
-    Attributes
-    ----------
-    intercept, slope : float
-        The parameters of the map.
-    held_out, positives : int
-        Held-out samples that a site fitted its own map to, and the positives among them; 0 for the map of a run.
-    """
-
+    # intercept, slope: the parameters of the map
     intercept: float
     slope: float
+    # held_out, positives: held-out samples that a site fitted its own map to, and the positives among them; 0 for the
+    # map of a run
     held_out: int = 0
     positives: int = 0
 

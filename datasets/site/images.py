@@ -30,52 +30,25 @@ BLANK = "blank"  # how a run writes the view of rows that say none
 
 @dataclass(frozen=True)
 class ImageRules:
-    """How a site's images are read.
+    """How a site's images are read."""
 
-    Attributes
-    ----------
-    form : ImageForm
-        What they are brought to.
-    views : tuple of str
-        The values of the column ``view`` that are looked at, in any case, ``"blank"`` where it is empty; empty: all.
-    bad_images : float
-        In [0, 1). The share of these rows whose images may be unreadable, and are then left out.
-    follow_links : bool
-        Whether links may lead out of the folder.
-    cache : ImageCache, optional
-        Where decoded images are kept; None: in memory.
-    """
-
-    form: ImageForm = UNCHANGED
+    form: ImageForm = UNCHANGED  # what they are brought to
+    # the values of the column `view` that are looked at, in any case, "blank" where it is empty; empty: all
     views: tuple[str, ...] = ()
-    bad_images: float = 0.0
-    follow_links: bool = False
-    cache: ImageCache | None = None
+    bad_images: float = 0.0  # in [0, 1). The share of these rows whose images may be unreadable, and are then left out
+    follow_links: bool = False  # whether links may lead out of the folder
+    cache: ImageCache | None = None  # where decoded images are kept; None: in memory
 
 
 @dataclass(frozen=True)
 class Listed:
-    """What was read.
+    """What was read."""
 
-    Attributes
-    ----------
-    pixels : ndarray
-        Shape (n, C, H, W).
-    kept : ndarray
-        Shape (N,) bool: which of the rows these n are.
-    warnings : list of DataError
-        What the site goes on with: unreadable images that are left out, and the like.
-    notes : list of str
-        What was left out because the run wants it so.
-    changes : list of Change
-        What was left out, in numbers.
-    """
-
-    pixels: Bytes
-    kept: Mask
-    warnings: list[DataError]
-    notes: list[str]
-    changes: list[Change]
+    pixels: Bytes  # shape (n, C, H, W)
+    kept: Mask  # shape (N,) bool: which of the rows these n are
+    warnings: list[DataError]  # what the site goes on with: unreadable images that are left out, and the like
+    notes: list[str]  # what was left out because the run wants it so
+    changes: list[Change]  # what was left out, in numbers
 
 
 PLAIN = ImageRules()

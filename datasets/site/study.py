@@ -36,31 +36,17 @@ DATE = re.compile(r"^(\d{4}-\d{1,2}-\d{1,2}|\d{1,2}[./]\d{1,2}[./]\d{2,4})([ T].
 
 @dataclass(frozen=True)
 class Column:
-    """What one feature means.
+    """What one feature means."""
 
-    Parameters
-    ----------
-    name
-        In the table's header.
-    unit
-        For people.
-    low, high
-        Allowed range of numbers, both included.
-    codes
-        Of a category: pairs of a word in the table and the number that stands for it. Empty: it is a number.
-    missing
-        Texts that stand for a missing value here, beside the study's.
-    bands
-        Numbers, ascending, at which subgroups of a number begin.
-    """
-
-    name: str
-    unit: str = ""
+    name: str  # in the table's header
+    unit: str = ""  # for people
+    # low, high: allowed range of numbers, both included
     low: float = -math.inf
     high: float = math.inf
+    # of a category: pairs of a word in the table and the number that stands for it. Empty: it is a number
     codes: tuple[tuple[str, float], ...] = ()
-    missing: tuple[str, ...] = ()
-    bands: tuple[float, ...] = ()
+    missing: tuple[str, ...] = ()  # texts that stand for a missing value here, beside the study's
+    bands: tuple[float, ...] = ()  # numbers, ascending, at which subgroups of a number begin
 
     def parted(self, values: NDArray[np.float32]) -> dict[str, Mask]:
         """Return which values belong to which subgroup: of a category its words, of a number its bands."""
@@ -81,40 +67,22 @@ class Column:
 
 @dataclass(frozen=True)
 class Study:
-    """What the tables of a study look like.
+    """What the tables of a study look like."""
 
-    Parameters
-    ----------
-    columns
-        The features; other columns of a table are not read.
-    label
-        Name of the label column.
-    classes
-        For each class from 0 the texts in that column that mean it.
-    file
-        Name of the table in a hospital's folder, or a pattern that one file has.
-    delimiter, decimal
-        Between values, and within numbers.
-    header
-        Names of all columns in their order, where tables have no line with them. Empty: the first line has them.
-    missing
-        Texts that stand for a missing value, but where they are a word of a category; an empty one always does. As all
-        texts of a study they mean any spelling: capitals do not count, and whole numbers may have a point and zeros.
-    patient
-        Column that says whose a row is; empty: none.
-    subgroups
-        Names of features that are categories or have bands: a model is evaluated in each of their subgroups, too.
-    """
-
-    columns: tuple[Column, ...]
-    label: str
-    classes: tuple[tuple[str, ...], ...]
-    file: str = "data.csv"
+    columns: tuple[Column, ...]  # the features; other columns of a table are not read
+    label: str  # name of the label column
+    classes: tuple[tuple[str, ...], ...]  # for each class from 0 the texts in that column that mean it
+    file: str = "data.csv"  # name of the table in a hospital's folder, or a pattern that one file has
+    # delimiter, decimal: between values, and within numbers
     delimiter: str = ","
     decimal: str = "."
+    # names of all columns in their order, where tables have no line with them. Empty: the first line has them
     header: tuple[str, ...] = ()
+    # texts that stand for a missing value, but where they are a word of a category; an empty one always does. As all
+    # texts of a study they mean any spelling: capitals do not count, and whole numbers may have a point and zeros
     missing: tuple[str, ...] = MISSING[1:]
-    patient: str = ""
+    patient: str = ""  # column that says whose a row is; empty: none
+    # names of features that are categories or have bands: a model is evaluated in each of their subgroups, too
     subgroups: tuple[str, ...] = ()
 
     def place(self, folder: str) -> Path:

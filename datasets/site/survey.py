@@ -18,21 +18,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Survey:
-    """What there is.
+    """What there is."""
 
-    Attributes
-    ----------
-    headers : list of Header
-        Of the files that have one.
-    rows : int
-        Of the list.
-    views : Counter
-        How many images are of each view; empty without the column.
-    """
-
-    headers: list[Header]
-    rows: int
-    views: Counter[str]
+    headers: list[Header]  # of the files that have one
+    rows: int  # of the list
+    views: Counter[str]  # how many images are of each view; empty without the column
 
     @classmethod
     def of(cls, folder: str, follow_links: bool) -> Survey | None:

@@ -14,27 +14,14 @@ from edelweiss.datasets.sources import bundled, cifar, harbox, heart_disease, im
 
 @dataclass(frozen=True)
 class Dataset:
-    """A row of the registry.
+    """A row of the registry."""
 
-    Parameters
-    ----------
-    read
-        Finds, reads and returns the data set; where `sized`, it takes image-size too.
-    groups
-        What rows belong to that the partition by-group keeps together, such as ``"characters"``; empty: nothing.
-    sites
-        Whether these groups are natural sites, for the partition sites.
-    sized
-        Whether it is images of any size, which the key image-size scales.
-    features
-        Names of a table's columns, in the order of the inputs.
-    """
-
-    read: Callable[..., Source]
+    read: Callable[..., Source]  # finds, reads and returns the data set; where `sized`, it takes image-size too
+    # what rows belong to that the partition by-group keeps together, such as "characters"; empty: nothing
     groups: str = ""
-    sites: bool = False
-    sized: bool = False
-    features: tuple[str, ...] = ()
+    sites: bool = False  # whether these groups are natural sites, for the partition sites
+    sized: bool = False  # whether it is images of any size, which the key image-size scales
+    features: tuple[str, ...] = ()  # names of a table's columns, in the order of the inputs
 
 
 _BUILT_IN: dict[str, Dataset] = {

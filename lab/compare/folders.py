@@ -46,23 +46,12 @@ ASIDE = FREE | MEASURED | {"state-dir", *REPEATED}  # makes no other setting
 
 @dataclass(frozen=True)
 class Found:
-    """A run folder.
+    """A run folder."""
 
-    Attributes
-    ----------
-    path : Path
-        Where it is.
-    written : dict
-        Every key of its config.toml that makes it another setting.
-    run : Run
-        What came of it.
-    samples : dict
-        Digests of the samples that it was judged on, see `datasets.evaluation_digest`; empty for a hospital's run.
-    """
-
-    path: Path
-    written: Mapping[str, Any]
-    run: Run
+    path: Path  # where it is
+    written: Mapping[str, Any]  # every key of its config.toml that makes it another setting
+    run: Run  # what came of it
+    # digests of the samples that it was judged on, see `datasets.evaluation_digest`; empty for a hospital's run
     samples: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod

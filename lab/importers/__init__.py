@@ -14,28 +14,16 @@ __all__ = ["IMPORTERS", "LABELS", "Importer", "Listing", "Release"]
 
 @dataclass(frozen=True)
 class Importer:
-    """A row of the registry.
+    """A row of the registry."""
 
-    Parameters
-    ----------
-    read
-        Takes a `Release` and an argument for each option, and returns what the tables say as a `Listing`. What is wrong
-        with the tables it leaves in the release, or raises by the release's ``check``.
-    layout
-        Files that the source has, as the owner names them: the main table first, and an image.
-    options
-        Choices for each option of the command line; the first is the default.
-    folders
-        Where paths begin, below the folder with the images; patterns.
-    endings
-        What is put behind a path, of which the first that is there counts.
-    """
-
+    # takes a `Release` and an argument for each option, and returns what the tables say as a `Listing`. What is wrong
+    # with the tables it leaves in the release, or raises by the release's `check`
     read: Callable[..., Listing]
-    layout: tuple[str, ...]
+    layout: tuple[str, ...]  # files that the source has, as the owner names them: the main table first, and an image
+    # choices for each option of the command line; the first is the default
     options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    folders: tuple[str, ...] = ("",)
-    endings: tuple[str, ...] = ("",)
+    folders: tuple[str, ...] = ("",)  # where paths begin, below the folder with the images; patterns
+    endings: tuple[str, ...] = ("",)  # what is put behind a path, of which the first that is there counts
 
 
 IMPORTERS: dict[str, Importer] = {

@@ -35,33 +35,16 @@ Table = tuple[list[str], Rows]
 
 @dataclass(frozen=True)
 class Content:
-    """A run.
+    """A run."""
 
-    Attributes
-    ----------
-    folder : Path
-        Where it is.
-    config : RunConfig
-        What was asked for.
-    status : dict
-        Of ``status.json``: "complete", "stopped" or "running", since when, and why.
-    about : dict
-        See `about.gathered`.
-    records : list of dict
-        The lines of ``metrics.jsonl``.
-    evidence : dict, optional
-        See `evidence.summary`; None where there is none.
-    label : str
-        The one of several labels that this is about, see `parts`; empty: the whole run.
-    """
-
-    folder: Path
-    config: RunConfig
+    folder: Path  # where it is
+    config: RunConfig  # what was asked for
+    # of `status.json`: "complete", "stopped" or "running", since when, and why
     status: dict[str, Any] = field(default_factory=dict)
-    about: dict[str, Any] = field(default_factory=dict)
-    records: list[Row] = field(default_factory=list)
-    evidence: dict[str, Any] | None = None
-    label: str = ""
+    about: dict[str, Any] = field(default_factory=dict)  # see `about.gathered`
+    records: list[Row] = field(default_factory=list)  # the lines of `metrics.jsonl`
+    evidence: dict[str, Any] | None = None  # see `evidence.summary`; None where there is none
+    label: str = ""  # the one of several labels that this is about, see `parts`; empty: the whole run
 
     @classmethod
     def read(cls, name: str | Path) -> Content:

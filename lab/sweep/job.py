@@ -22,33 +22,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Job:
-    """One run of a study.
+    """One run of a study."""
 
-    Attributes
-    ----------
-    method : Method
-        Whose run it is.
-    point : Settings
-        Of the method's grid.
-    cell : Settings
-        Which table or panel it belongs to; of a tuning run the values that a choice of their own is made for.
-    repeat : Settings
-        Its seed, and its fold where there are folds.
-    settings : Settings
-        The whole run-config, less what depends on the machine.
-    until : int
-        The round that it is paused or ended after; 0: its last.
-    tuning : bool
-        Whether it is one of those that choose, which no table has.
-    """
-
-    method: Method
-    point: Settings
+    method: Method  # whose run it is
+    point: Settings  # of the method's grid
+    # which table or panel it belongs to; of a tuning run the values that a choice of their own is made for
     cell: Settings
-    repeat: Settings
-    settings: Settings
-    until: int = 0
-    tuning: bool = False
+    repeat: Settings  # its seed, and its fold where there are folds
+    settings: Settings  # the whole run-config, less what depends on the machine
+    until: int = 0  # the round that it is paused or ended after; 0: its last
+    tuning: bool = False  # whether it is one of those that choose, which no table has
 
     @property
     def name(self) -> str:

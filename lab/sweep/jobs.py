@@ -27,21 +27,11 @@ S = TypeVar("S", bound=Study)
 
 @dataclass(frozen=True)
 class Sweep(Generic[S]):
-    """A study, and where its runs lie.
+    """A study, and where its runs lie."""
 
-    Attributes
-    ----------
-    study : Study
-        What is compared.
-    folder : Path
-        Of the study's runs.
-    changes : Settings
-        Keys that a user changed for all runs.
-    """
-
-    study: S
-    folder: Path
-    changes: Settings = field(default_factory=dict)
+    study: S  # what is compared
+    folder: Path  # of the study's runs
+    changes: Settings = field(default_factory=dict)  # keys that a user changed for all runs
     _expected: dict[str, dict[str, Any]] = field(default_factory=dict, init=False, repr=False, compare=False)
     _searches: dict[str, Search] = field(default_factory=dict, init=False, repr=False, compare=False)
 

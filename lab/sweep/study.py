@@ -33,26 +33,14 @@ class Between:
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """One line of a table.
+    """One line of a table."""
 
-    Attributes
-    ----------
-    label : str
-        Its name in tables and pictures.
-    algorithm : str
-        A name in ``strategies.ALGORITHMS``.
-    settings : Settings
-        Other keys that it changes; they win over everything but a seed, a fold and a point of the grid.
-    grid : tuple of Settings
-        Points to choose from. One: no choice.
-    ranges : Ranges
-        What a study that searches at random draws its points from, instead of a grid; wins over ``settings``.
-    """
-
-    label: str
-    algorithm: str
+    label: str  # its name in tables and pictures
+    algorithm: str  # a name in `strategies.ALGORITHMS`
+    # other keys that it changes; they win over everything but a seed, a fold and a point of the grid
     settings: Settings = field(default_factory=dict)
-    grid: tuple[Settings, ...] = ({},)
+    grid: tuple[Settings, ...] = ({},)  # points to choose from. One: no choice
+    # what a study that searches at random draws its points from, instead of a grid; wins over `settings`
     ranges: Ranges = field(default_factory=dict)
 
 
@@ -104,55 +92,32 @@ def drawn(method: Method, trials: int) -> tuple[Settings, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """Which runs there are, and how the points of the reported ones are chosen.
+    """Which runs there are, and how the points of the reported ones are chosen."""
 
-    Attributes
-    ----------
-    base : Settings
-        The run-config that all runs share.
-    methods : tuple of Method
-        All with grids of one length: equal budgets for tuning.
-    compare : dict
-        Keys and their values; each combination is run with each method.
-    repeat : dict
-        Keys and their values; what is averaged.
-    select : str
-        The metric on the sites' held-out samples by which a point of the grid is chosen: the best.
-    tuning_seed : int
-        Of the runs that choose.
-    tune_by : tuple of str
-        Keys of ``compare`` with a choice of their own for each of their values. Of the others the first value chooses.
-    extend : int
-        By how many points at most a grid grows whose best point lies on its edge.
-    trials : int
-        If above 0, points per method, drawn from its ranges: a random search instead of grids.
-    by_model : bool
-        Whether a search goes where Optuna's TPE expects the best, after its first `STARTUP` random points.
-    halving : int
-        If above 1, one in ``halving`` points of a choice goes on after 1 / halving² of the rounds, and again after
-        1 / halving of them: the better ones by ``select``. Points that a grid grows by, or that a model proposes, are
-        run to their end.
-    rank : bool
-        Whether methods without a choice are also run at the tuning seed, so that one can be chosen among all.
-    place : Settings
-        Keys of all runs that do not change what they compute, such as where the data are.
-    equal_iterations : bool
-        Whether each run takes rounds × local-steps iterations of the run-config, with any local-steps of its own.
-    """
-
-    base: Settings = field(default_factory=dict)
-    methods: tuple[Method, ...]
+    base: Settings = field(default_factory=dict)  # the run-config that all runs share
+    methods: tuple[Method, ...]  # all with grids of one length: equal budgets for tuning
+    # keys and their values; each combination is run with each method
     compare: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
+    # keys and their values; what is averaged
     repeat: Mapping[str, tuple[Value, ...]] = field(default_factory=lambda: {"seed": (0, 1, 2)})
+    # the metric on the sites' held-out samples by which a point of the grid is chosen: the best
     select: str = "pooled.auroc"
-    tuning_seed: int = 100
+    tuning_seed: int = 100  # of the runs that choose
+    # keys of `compare` with a choice of their own for each of their values. Of the others the first value chooses
     tune_by: tuple[str, ...] = ()
-    extend: int = 2
-    trials: int = 0
+    extend: int = 2  # by how many points at most a grid grows whose best point lies on its edge
+    trials: int = 0  # if above 0, points per method, drawn from its ranges: a random search instead of grids
+    # whether a search goes where Optuna's TPE expects the best, after its first `STARTUP` random points
     by_model: bool = False
+    # if above 1, one in `halving` points of a choice goes on after 1 / halving² of the rounds, and again after 1 /
+    # halving of them: the better ones by `select`. Points that a grid grows by, or that a model proposes, are run to
+    # their end
     halving: int = 0
+    # whether methods without a choice are also run at the tuning seed, so that one can be chosen among all
     rank: bool = False
+    # keys of all runs that do not change what they compute, such as where the data are
     place: Settings = field(default_factory=dict)
+    # whether each run takes rounds × local-steps iterations of the run-config, with any local-steps of its own
     equal_iterations: bool = False
 
 

@@ -14,18 +14,10 @@ LONGEST = 2**24  # characters of a line
 
 @dataclass(frozen=True)
 class Chunk:
-    """Some patients.
+    """Some patients."""
 
-    Attributes
-    ----------
-    inputs : Tensor
-        Shape (n, F) float32, NaN where missing, or (n, C, H, W) uint8.
-    kept : list of list of str
-        For each patient the values of the columns that are no features.
-    """
-
-    inputs: Tensor
-    kept: list[list[str]]
+    inputs: Tensor  # shape (n, F) float32, NaN where missing, or (n, C, H, W) uint8
+    kept: list[list[str]]  # for each patient the values of the columns that are no features
 
 
 def bounded(stream: io.TextIOWrapper) -> Iterator[str]:
