@@ -10,14 +10,3 @@ from edelweiss.problems import ProblemError
 
 MISTAKES = (ConfigError, DataError, ModelError, ProblemError, RunError, StrategyError)
 """Errors that are shown without a traceback: their message says all."""
-
-__all__ = [
-    "MISTAKES",
-    "ConfigError",
-    "RunConfig",
-    "SiteConfig",
-    "flatten",
-    "parse_node_config",
-    "parse_run_config",
-    "read_overrides",
-]

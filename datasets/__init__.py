@@ -15,35 +15,3 @@ from edelweiss.datasets.samplers import SAMPLERS, Sampler, make_sampler
 from edelweiss.datasets.samples import Samples, standardisation
 from edelweiss.datasets.site import label_values, stamp
 from edelweiss.datasets.sources import SOURCES
-
-__all__ = [
-    "PARTITIONS",
-    "SAMPLERS",
-    "SOURCES",
-    "Augmentation",
-    "DataConfig",
-    "DataError",
-    "DataSummary",
-    "Facts",
-    "ImageCache",
-    "ModelSchema",
-    "Sampler",
-    "Samples",
-    "SiteData",
-    "class_names_of",
-    "columns_hash",
-    "common_test_patients",
-    "features_of",
-    "fingerprints",
-    "label_values",
-    "load_site",
-    "load_test",
-    "make_sampler",
-    "missing_classes",
-    "patient_hashes",
-    "stamp",
-    "standardisation",
-    "table_warnings",
-    "wrong_facts",
-    "wrong_summary",
-]

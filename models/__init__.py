@@ -11,15 +11,3 @@ from edelweiss.models.flat import FlatNetwork
 from edelweiss.models.networks import MODELS, build, tracks_statistics
 from edelweiss.models.precision import prepare_device
 from edelweiss.models.torchvision import STEMS
-
-__all__ = [
-    "MODELS",
-    "STEMS",
-    "Architecture",
-    "FlatNetwork",
-    "ModelError",
-    "build",
-    "prepare_device",
-    "resolve_device",
-    "tracks_statistics",
-]

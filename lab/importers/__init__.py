@@ -9,8 +9,6 @@ from edelweiss.lab.importers import chexpert, mimic, nih, padchest, vindr
 from edelweiss.lab.importers.listing import LABELS, Listing
 from edelweiss.lab.importers.release import Release
 
-__all__ = ["IMPORTERS", "LABELS", "Importer", "Listing", "Release"]
-
 
 @dataclass(frozen=True)
 class Importer:
