@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -13,6 +13,8 @@ from edelweiss.datasets.errors import DataError
 from edelweiss.datasets.labels import any_positive
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from edelweiss.datasets.source import Ints
 
 Mark = tuple[tuple["Ints", int], ...]
@@ -20,40 +22,6 @@ Mark = tuple[tuple["Ints", int], ...]
 
 SAMPLERS = ("uniform", "fixed-positives")
 AHEAD = 512  # rows previewed ahead, approximately
-
-
-class Sampler(Protocol):
-    """An endless stream of batches."""
-
-    def draw(self, size: int | None = None) -> Tensor:
-        """Return the indices of the next batch, int64; `size` overrides the batch size."""
-
-    def ahead(self, size: int) -> Ints:
-        """Draw a batch; return it with the k batches that will follow it, shape (1 + k, rows of a batch).
-
-        The k others are only previewed: `draw` or `skip` takes them; k may be 0.
-        """
-
-    def skip(self, size: int, count: int) -> None:
-        """Advance by ``count`` batches that `ahead` previewed."""
-
-    def full(self, size: int) -> int:
-        """Return the number of rows in a draw of this size, limited by the number of rows."""
-
-    def weights(self, labels: Tensor) -> Tensor | None:
-        """Return weights with mean 1 that make a batch mean an unbiased estimate of the mean over all rows.
-
-        Shape (n,), like the batch's labels; None for equal weights.
-        """
-
-    def restart(self) -> None:
-        """Start a new epoch."""
-
-    def mark(self) -> Mark:
-        """Return the current position in the epochs."""
-
-    def back(self, mark: Mark) -> None:
-        """Return to a position; the caller restores the random stream."""
 
 
 class _Deck:
@@ -69,16 +37,15 @@ class _Deck:
 
     def restart(self) -> None:
         """Start a new order."""
-        self.place = self._positions[:0], 0
+        self._order, self._dealt = self._positions[:0], 0
 
-    @property
-    def place(self) -> tuple[Ints, int]:
-        """The order, as places in the indices, and the number drawn of it."""
+    def mark(self) -> tuple[Ints, int]:
+        """Return the order, as places in the indices, and the number drawn of it."""
         return self._order, self._dealt
 
-    @place.setter
-    def place(self, place: tuple[Ints, int]) -> None:
-        self._order, self._dealt = place
+    def back(self, mark: tuple[Ints, int]) -> None:
+        """Return to a mark."""
+        self._order, self._dealt = mark
 
     def full(self, size: int) -> int:
         """Return the number of indices that `deal` returns."""
@@ -117,81 +84,66 @@ class _Deck:
             self._dealt += size * count
 
 
-class _Uniform:
-    def __init__(self, labels: Tensor, batch_size: int, generator: torch.Generator) -> None:
-        self._size = batch_size
-        self._deck = _Deck(np.arange(len(labels)), generator)
+class Sampler:
+    """An endless stream of batches: of each kind of rows a quota, drawn from a deck of its own."""
+
+    def __init__(self, decks: Sequence[_Deck], size: int, share: float = 0.0, prior: float = 0.0) -> None:
+        self._decks, self._size = decks, size
+        self._share, self._prior = share, prior  # of positives: in a batch, and among all rows
+
+    def _quotas(self, size: int) -> tuple[int, ...]:
+        if len(self._decks) == 1:
+            return (size,)
+        positives = max(1, round(self._share * size))
+        return positives, size - positives
 
     def draw(self, size: int | None = None) -> Tensor:
-        return torch.from_numpy(self._deck.deal(self._size if size is None else size))
+        """Return the indices of the next batch, int64; `size` overrides the batch size."""
+        quotas = self._quotas(self._size if size is None else size)
+        hands = [deck.deal(quota) for deck, quota in zip(self._decks, quotas, strict=True)]
+        return torch.from_numpy(hands[0] if len(hands) == 1 else np.concatenate(hands))
 
     def ahead(self, size: int) -> Ints:
-        return self._deck.ahead(size)
+        """Draw a batch; return it with the k batches that will follow it, shape (1 + k, rows of a batch).
+
+        The k others are only previewed: `draw` or `skip` takes them; k may be 0.
+        """
+        hands = [deck.ahead(quota) for deck, quota in zip(self._decks, self._quotas(size), strict=True)]
+        return np.concatenate([hand[: min(map(len, hands))] for hand in hands], axis=1)
 
     def skip(self, size: int, count: int) -> None:
-        self._deck.skip(size, count)
+        """Advance by ``count`` batches that `ahead` previewed."""
+        for deck, quota in zip(self._decks, self._quotas(size), strict=True):
+            deck.skip(quota, count)
 
     def full(self, size: int) -> int:
-        return self._deck.full(size)
+        """Return the number of rows in a draw of this size, limited by the number of rows."""
+        return sum(deck.full(quota) for deck, quota in zip(self._decks, self._quotas(size), strict=True))
 
     def weights(self, labels: Tensor) -> Tensor | None:
-        return None
+        """Return weights with mean 1 that make a batch mean an unbiased estimate of the mean over all rows.
 
-    def restart(self) -> None:
-        self._deck.restart()
-
-    def mark(self) -> Mark:
-        return (self._deck.place,)
-
-    def back(self, mark: Mark) -> None:
-        (self._deck.place,) = mark
-
-
-class _FixedPositives:
-    def __init__(self, labels: Tensor, batch_size: int, positives: int, generator: torch.Generator) -> None:
-        self._size, self._share = batch_size, positives / batch_size
-        positive = any_positive(labels)
-        self._prior = positive.double().mean().item()
-        self._positives = _Deck(np.flatnonzero(positive.numpy()), generator)
-        self._negatives = _Deck(np.flatnonzero(~positive.numpy()), generator)
-
-    def draw(self, size: int | None = None) -> Tensor:
-        size = self._size if size is None else size
-        quota = self._quota(size)
-        return torch.from_numpy(np.concatenate([self._positives.deal(quota), self._negatives.deal(size - quota)]))
-
-    def ahead(self, size: int) -> Ints:
-        quota = self._quota(size)
-        positives, negatives = self._positives.ahead(quota), self._negatives.ahead(size - quota)
-        count = min(len(positives), len(negatives))
-        return np.concatenate([positives[:count], negatives[:count]], axis=1)
-
-    def skip(self, size: int, count: int) -> None:
-        quota = self._quota(size)
-        self._positives.skip(quota, count)
-        self._negatives.skip(size - quota, count)
-
-    def full(self, size: int) -> int:
-        quota = self._quota(size)
-        return self._positives.full(quota) + self._negatives.full(size - quota)
-
-    def _quota(self, size: int) -> int:
-        return max(1, round(self._share * size))
-
-    def weights(self, labels: Tensor) -> Tensor | None:
+        Shape (n,), like the batch's labels; None for equal weights.
+        """
+        if len(self._decks) == 1:
+            return None
         positive = any_positive(labels)
         share = positive.double().mean()
         return torch.where(positive, self._prior / share, (1 - self._prior) / (1 - share))
 
     def restart(self) -> None:
-        self._positives.restart()
-        self._negatives.restart()
+        """Start a new epoch."""
+        for deck in self._decks:
+            deck.restart()
 
     def mark(self) -> Mark:
-        return self._positives.place, self._negatives.place
+        """Return the current position in the epochs."""
+        return tuple(deck.mark() for deck in self._decks)
 
     def back(self, mark: Mark) -> None:
-        self._positives.place, self._negatives.place = mark
+        """Return to a position; the caller restores the random stream."""
+        for deck, place in zip(self._decks, mark, strict=True):
+            deck.back(place)
 
 
 def make_sampler(name: str, labels: Tensor, batch_size: int, positives: int, generator: torch.Generator) -> Sampler:
@@ -233,12 +185,14 @@ def make_sampler(name: str, labels: Tensor, batch_size: int, positives: int, gen
         raise DataError.plain("this site has no training rows to draw a batch from")
     labels = labels.cpu()
     if name == "uniform":
-        return _Uniform(labels, batch_size, generator)
+        return Sampler([_Deck(np.arange(len(labels)), generator)], batch_size)
     if not 1 <= positives <= batch_size:
         raise DataError.plain(f"positives per batch is {positives}; it must be from 1 to the batch size, {batch_size}")
-    if not any_positive(labels).any():
+    positive = any_positive(labels)
+    if not positive.any():
         raise DataError.plain(
             "this site has no positive training rows, so batches with a fixed number of positives cannot be "
             "drawn; use the sampler 'uniform', another partition, or leave the site out"
         )
-    return _FixedPositives(labels, batch_size, positives, generator)
+    decks = [_Deck(np.flatnonzero(rows.numpy()), generator) for rows in (positive, ~positive)]
+    return Sampler(decks, batch_size, positives / batch_size, positive.double().mean().item())
