@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 COLOURS = (BLUE, VERMILLION, GREEN, "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # the others of the same palette
 LINES = ("-", "--", ":", "-.")  # the colours, then again with another style
-LABEL = 8.5  # points
-MOST_LABELS = 10  # beside the lines; of more there is a legend
 KINDS = {"bytes": "megabytes", "gradients": "gradients", "seconds": "seconds"}  # of `Run.spending`
 
 
@@ -70,79 +68,28 @@ def curves(axes: Axes, groups: Sequence[Group], path: str, against: str = "round
         axes.fill_between(places, low, high, color=kind["color"], alpha=0.15, linewidth=0)
 
 
-def label_lines(axes: Axes, dpi: float) -> None:
-    """Write each line's label beside its end, in its colour; labels that would overlap are moved apart."""
-    from matplotlib.colors import to_rgb
-
-    lines = [line for line in axes.lines if len(np.atleast_1d(line.get_xdata())) and str(line.get_label())[0] != "_"]
-    ends = [tuple(float(np.atleast_1d(data)[-1]) for data in (line.get_xdata(), line.get_ydata())) for line in lines]
-    height = 1.3 * LABEL / 72 * dpi
-    (left, low), (right, high) = (axes.transAxes.transform((end, end)) for end in (0, 1))
-    order = sorted(range(len(lines)), key=lambda place: ends[place][1])
-    wanted = [float(axes.transData.transform(ends[place])[1]) for place in order]
-    for place, y in zip(order, apart(wanted, height, low, high), strict=True):
-        colour = lines[place].get_color()
-        at = 1 + 0.7 * height / (right - left), (y - low) / (high - low)
-        axes.annotate(
-            str(lines[place].get_label()),
-            (ends[place][0], ends[place][1]),
-            at,
-            textcoords="axes fraction",
-            color=tuple(0.85 * part for part in to_rgb(colour)),
-            fontsize=LABEL,
-            verticalalignment="center",
-            annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.6, "linestyle": ":", "relpos": (0, 0.5)},
-        )
-
-
-def apart(places: Sequence[float], least: float, low: float, high: float) -> list[float]:
-    """Move places, in ascending order, at least so far apart, as little as the squares of the moves add up to."""
-    blocks: list[list[float]] = []  # of places that touch, each less what the ones below it take
-    for index, place in enumerate(places):
-        blocks.append([place - index * least])
-        while len(blocks) > 1 and statistics.mean(blocks[-2]) > statistics.mean(blocks[-1]):
-            blocks[-2:] = [blocks[-2] + blocks[-1]]
-    means = [statistics.mean(block) for block in blocks for _ in block]
-    above = [max(mean, low) + index * least for index, mean in enumerate(means)]
-    return [min(place, high - (len(above) - 1 - index) * least) for index, place in enumerate(above)]
-
-
 def draw(groups: Sequence[Group], wanted: Mapping[str, str], against: str, path: Path) -> None:
     """Draw a panel per metric, path → heading, and write it as PNG and, beside it, as PDF."""
     save(drawn(lambda: panels(groups, wanted, against)), path)
 
 
 def panels(groups: Sequence[Group], wanted: Mapping[str, str], against: str) -> Figure:
-    """Draw a panel per metric, path → heading."""
+    """Draw a panel per metric, path → heading, and a legend of several groups below them."""
     from matplotlib.figure import Figure
-    from matplotlib.textpath import TextPath
     from matplotlib.ticker import MaxNLocator
 
-    single, labelled = len(groups) == 1, 1 < len(groups) <= MOST_LABELS
-    widths = [TextPath((0, 0), group.label, size=LABEL).get_extents().width / 72 for group in groups]
-    left, plot, beside = 0.85, 3.6, max(widths) + 0.3 if labelled else 0.25
-    below = 0.55 + (0 if single or labelled else 0.2 * math.ceil(len(groups) / 3) + 0.2)
-    size = (len(wanted) * (left + plot + beside), below + 2.9)
-    figure = Figure(figsize=size)
-    every = []
-    for place, (metric_path, heading) in enumerate(wanted.items()):
-        corner = place * (left + plot + beside) + left
-        axes = figure.add_axes((corner / size[0], below / size[1], plot / size[0], 2.7 / size[1]))
-        curves(axes, groups, metric_path, against)
-        row = METRICS.get(name_of(metric_path))
-        if row and row.log:
+    figure = Figure(figsize=(max(4.5 * len(wanted), 6.0), 3.5), layout="constrained")
+    row = figure.subplots(1, len(wanted), squeeze=False)[0]
+    for axes, (path, heading) in zip(row, wanted.items(), strict=True):
+        curves(axes, groups, path, against)
+        if (metric_row := METRICS.get(name_of(path))) and metric_row.log:
             axes.set_yscale("log", nonpositive="clip")
         axes.set(xlabel=AGAINST[against], ylabel=heading)
         axes.margins(x=0.02)
         if against == "rounds":
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(alpha=0.25, linewidth=0.6)
-        every.append(axes)
-    if labelled:
-        figure.draw_without_rendering()  # the limits of the axes are known then
-        for axes in every:
-            label_lines(axes, figure.dpi)
-    elif not single:
-        figure.legend(*every[0].get_legend_handles_labels(), loc="lower center", ncols=3, fontsize=LABEL, frameon=False)
+    if len(groups) > 1:
+        handles = row[0].get_legend_handles_labels()
+        figure.legend(*handles, loc="outside lower center", ncols=min(3, len(groups)), fontsize=8.5, frameon=False)
     return figure

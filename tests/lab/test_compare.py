@@ -6,7 +6,6 @@ import contextlib
 import csv
 import json
 import re
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from edelweiss.config import ConfigError
 from edelweiss.lab.cli import main
 from edelweiss.lab.compare.comparison import COSTS, Comparison
 from edelweiss.lab.compare.folders import read
-from edelweiss.lab.compare.pictures import COLOURS, apart, curves
+from edelweiss.lab.compare.pictures import COLOURS, curves, panels
 from edelweiss.lab.compare.text import latex
 from edelweiss.server_app import simulate
 from tests.lab.compared import COST, leave
@@ -381,16 +380,14 @@ def test_a_band_stays_within_what_a_metric_can_be(tmp_path: Path, values: list[f
     assert ends.max() - ends.min() > 0.05
 
 
-@pytest.mark.slow
-@settings(deadline=None, max_examples=40)
-@given(st.lists(st.floats(0, 100), min_size=1, max_size=8))
-def test_labels_do_not_overlap_and_stay_on_the_page(places: list[float]) -> None:
-    moved = apart(sorted(places), 5.0, 0.0, 100.0)
-    assert all(upper - lower >= 5.0 - 1e-9 for lower, upper in pairwise(moved))
-    assert moved[0] >= -1e-9
-    assert moved[-1] <= 100.0 + 1e-9
-    if all(upper - lower >= 5.0 for lower, upper in pairwise(sorted(places))):
-        assert moved == pytest.approx(sorted(places))
+def test_the_legend_names_every_group_and_covers_no_curve(runs: Path) -> None:
+    comparison = compared(runs / "*")
+    figure = panels(comparison.groups, {"central.auroc": "AUROC", "pooled.auroc": "held out"}, "rounds")
+    figure.draw_without_rendering()
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == [group.label for group in comparison.groups]
+    below = min(axes.get_tightbbox().y0 for axes in figure.axes)
+    assert 0 <= legend.get_window_extent().y0 < legend.get_window_extent().y1 <= below
 
 
 @pytest.mark.slow
