@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Mapping
 from functools import cache, reduce
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from edelweiss.common.errors import ConfigError
 from edelweiss.common.options import HasOptions, key_of
@@ -44,7 +44,7 @@ def by_name(*classes: Any) -> dict[str, Any]:
     return found
 
 
-class Registry(MutableMapping[str, T], Generic[T]):
+class Registry(dict[str, T]):
     """Objects of one kind by name: built-in ones, then those given to this process.
 
     Parameters
@@ -71,7 +71,8 @@ class Registry(MutableMapping[str, T], Generic[T]):
     all: ClassVar[dict[str, Registry[Any]]] = {}
 
     def __init__(self, kind: str, rows: Mapping[str, T], accept: Callable[[str, Any], tuple[str, T]]) -> None:
-        self.kind, self._rows, self._accept = kind, dict(rows), accept
+        super().__init__(rows)
+        self.kind, self._accept = kind, accept
         self.built_in = frozenset(rows)
         self.given: dict[str, object] = {}  # as it was given, by name
         self._aliases: dict[str, str] = {}  # by ``module:name``, or that of an entry point
@@ -79,25 +80,31 @@ class Registry(MutableMapping[str, T], Generic[T]):
 
     # ------------------------------------------------------------------ a mapping
 
-    def __getitem__(self, name: str) -> T:
-        if name not in self._rows and self.discovers and name in _offered(self.kind):
+    def __missing__(self, name: str) -> T:
+        if self.discovers and name in _offered(self.kind):
             self.load(name)
-        return self._rows[name]
+        if super().__contains__(name):
+            return self[name]
+        raise KeyError(name)
+
+    def get(self, name: Any, default: Any = None) -> Any:
+        """Return a row, also that of an entry point."""
+        try:
+            return self[name]
+        except KeyError:
+            return default
+
+    def __contains__(self, name: object) -> bool:
+        return self.get(name) is not None
 
     def __setitem__(self, name: str, row: T) -> None:
-        self._rows[name] = row
+        super().__setitem__(name, row)
         Registry.changes += 1
 
     def __delitem__(self, name: str) -> None:
-        del self._rows[name]
+        super().__delitem__(name)
         self.given.pop(name, None)
         Registry.changes += 1
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._rows)
-
-    def __len__(self) -> int:
-        return len(self._rows)
 
     # ------------------------------------------------------------------ plug-ins
 
@@ -127,7 +134,7 @@ class Registry(MutableMapping[str, T], Generic[T]):
         PlugInError
             If it cannot be imported, or is not of this kind.
         """
-        if name in self._rows:
+        if super().__contains__(name):
             return name
         if (found := find(self.kind, name)) is None:
             return name  # a plain name, which a look-up refuses
@@ -152,7 +159,7 @@ class Registry(MutableMapping[str, T], Generic[T]):
                 f"yourself, {self.kind} = {shown(name)}, or give the object in Python"
             )
         offered = _offered(self.kind) if self.discovers else {}
-        return unknown(self.kind, name, [*self, *(each for each in offered if each not in self._rows)])
+        return unknown(self.kind, name, dict.fromkeys([*self, *offered]))
 
 
 def not_loaded(names: Mapping[str, str]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -104,7 +105,7 @@ class _Headline(Collection[str]):
     """The metrics in a round's line, in the order of `METRICS`, which may grow."""
 
     def __iter__(self) -> Iterator[str]:
-        return (name for name, row in METRICS.items() if row.headline)
+        return iter([name for name, row in METRICS.items() if row.headline])
 
     def __contains__(self, name: object) -> bool:
         return name in set(self)
@@ -161,10 +162,11 @@ def metric(name: str) -> Metric:
         If it has none.
     """
     kind, _ = split(name)
-    if kind not in METRICS:
+    try:
+        return METRICS[kind]
+    except KeyError:
         text = f"the metric {kind!r} has no row in problems/metrics.py: add one to METRICS"
-        raise ProblemError(text, key="metric", value=kind)
-    return METRICS[kind]
+        raise ProblemError(text, key="metric", value=kind) from None
 
 
 def clip_to_range(name: str, values: np.ndarray) -> np.ndarray:
@@ -172,6 +174,7 @@ def clip_to_range(name: str, values: np.ndarray) -> np.ndarray:
     return np.clip(values, METRICS[name].low, METRICS[name].high) if name else values
 
 
+@lru_cache(maxsize=1024)
 def split(name: str) -> tuple[str, str]:
     """Split a name like ``"auroc.Edema"`` into metric and label; the label may be empty."""
     kind, _, label = name.partition(".")

@@ -8,6 +8,7 @@ aggregates scores places each group at one position; the worst-case error is rep
 from __future__ import annotations
 
 import math
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +21,6 @@ from edelweiss.problems.metrics import (
     PARTIAL,
     TIES,
     accuracy,
-    by_label,
     merge_labels,
     metric,
     of_own,
@@ -31,7 +31,7 @@ from edelweiss.problems.metrics import (
 from edelweiss.problems.roc import partial_auroc
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -68,15 +68,33 @@ def pool(sites: Sequence[Metrics]) -> dict[str, float]:
         pooled[name] = float(
             values.sum() if how == "sum" else values.max() if how == "most" else np.average(values, weights=weights)
         )
-    several = {name: _pooled_ranking(sites, f".{name}") for name in by_label(sites[0]) if name}
-    if "positive-scores" in sites[0]:
-        pooled |= _pooled_ranking(sites)
-    elif several:
-        pooled |= merge_labels(several)
+    pooled |= _over_labels(sites[0], lambda of_label: _pooled_ranking(sites, of_label))
     if "class-counts" in sites[0]:
         right, total = (np.sum([site[n] for site in sites], axis=0) for n in ("class-correct", "class-counts"))
         pooled |= accuracy(right.tolist(), total.tolist())
     return pooled
+
+
+def all_ties(site: Metrics) -> dict[str, float]:
+    """Return the worst-case errors of the rankings of one site's evaluation, see `unknown`."""
+
+    def errors(of_label: str) -> dict[str, float]:
+        if site[f"fewest{of_label}"] != 1:
+            found = _pooled_ranking([site], of_label)
+            return {name: value for name, value in found.items() if name in TIES.values()}
+        one_class = site[f"positives{of_label}"] in (0, site[f"n{of_label}"])
+        kinds = [kind for kind in TIES if f"{kind}{of_label}" in site]
+        return {TIES[kind]: math.nan if one_class else 0.0 for kind in kinds}
+
+    return _over_labels(site, errors) if site.get("n", 1) else {}
+
+
+def _over_labels(site: Metrics, rank: Callable[[str], dict[str, float]]) -> dict[str, float]:
+    """Return what ``rank`` finds for an evaluation: for its histograms, or those of each label with the means."""
+    if "positive-scores" in site:
+        return rank("")
+    labels = [label for kind, label in map(split, site) if kind == "positive-scores"]
+    return merge_labels({label: rank(f".{label}") for label in labels}) if labels else {}
 
 
 def _pooled_ranking(sites: Sequence[Metrics], of_label: str = "") -> dict[str, float]:
@@ -183,16 +201,15 @@ def across_sites(sites: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, floa
         are NaN without any.
     """
     summary: dict[str, dict[str, float]] = {}
-    of_labels = dict.fromkeys(name for site in sites for name in site if split(name)[1] and metric(name).headline)
-    for name in (*HEADLINE, *of_labels):
-        if not any(name in site for site in sites):
-            continue
+    names = dict.fromkeys(chain.from_iterable(sites))
+    of_labels = [name for name in names if split(name)[1] and metric(name).headline]
+    for name in [*filter(names.__contains__, HEADLINE), *of_labels]:
         values = np.sort([float(site[name]) for site in sites if not math.isnan(site.get(name, math.nan))])
         tenth = -(-len(values) // 10)
         worst = values[len(values) - tenth :] if metric(name).better == "down" else values[:tenth]
         mean, std, decile = (values.mean(), values.std(), worst.mean()) if len(values) else (math.nan,) * 3
         summary[name] = {"mean": float(mean), "std": float(std), "worst-decile": float(decile)}
-        if most := max(ties(site, name) for site in sites):
+        if split(name)[0] in TIES and (most := max([ties(site, name) for site in sites])):
             kind, label = split(name)
             # The largest error of any site bounds that of all three.
             summary[f"{TIES[kind]}.{label}" if label else TIES[kind]] = dict.fromkeys(summary[name], most)

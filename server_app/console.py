@@ -66,6 +66,8 @@ class Progress:
 
     def round(self, record: Record, rounds: int) -> None:
         """Print a round: its metrics, how long it took and how much it moved."""
+        if self.console.quiet:
+            return
         mean = _mean(record)
         there = [name for name in HEADLINE if name in record]
         metrics = "  ".join(f"{mean}{METRICS[name].label} {format_named(record, name)}" for name in there)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from edelweiss.config import RunConfig
     from edelweiss.datasets import DataSummary, Samples
-    from edelweiss.problems import Arrays, Metrics, Problem
+    from edelweiss.problems import Arrays, Problem
     from edelweiss.server_app.report import Report
 
 
@@ -35,14 +35,14 @@ def central_evaluation(
     def evaluate(server_round: int, model: Arrays) -> dict[str, float] | None:
         started = time.monotonic()
         due = (every and server_round % every == 0) or server_round == config.rounds
-        metrics: Metrics = {}
+        metrics: dict[str, float] = {}
         if due and possible:
             here = {name: vector.to(problem.device) for name, vector in model.items()}
             if "buffers" in here:
                 problem.load_buffers(here["buffers"])
-            metrics = problem.metrics(here["x"], here.get("y"), test)
+            metrics = plain(problem.metrics(here["x"], here.get("y"), test))
         report.central(model, metrics, time.monotonic() - started)
-        return plain(metrics) if metrics else None
+        return metrics or None
 
     return evaluate
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from edelweiss.common.files import json_in, read_file, reason
 from edelweiss.federation import RunError
 from edelweiss.models.storage import atomic_writer
-from edelweiss.problems.metrics import HEADLINE, TIES, split, ties
-from edelweiss.problems.pooling import across_sites, pool
+from edelweiss.problems.metrics import HEADLINE, TIES, ties
+from edelweiss.problems.pooling import across_sites, all_ties, pool
 from edelweiss.server_app import about
 from edelweiss.server_app.evidence import write as write_evidence
 from edelweiss.strategies import ALGORITHMS
@@ -34,13 +34,20 @@ Record = dict[str, Any]
 
 
 def plain(metrics: Metrics) -> dict[str, float]:
-    """Drop the histograms, which only pooling needs, but for what follows of how far AUROC and AP may be off."""
-    ties = {name: value for name, value in pool([metrics]).items() if split(name)[0] in TIES.values()}
-    return {name: value for name, value in metrics.items() if not isinstance(value, (list, bytes))} | ties
+    """Replace the histograms, which only pooling needs, by the largest errors of AUROC and AP, which they imply."""
+    return {name: value for name, value in metrics.items() if not isinstance(value, (list, bytes))} | all_ties(metrics)
+
+
+def to_json(record: Record) -> str:
+    """Return a line of JSON, which has no NaN and no infinity: null stands for them."""
+    try:
+        return json.dumps(record, allow_nan=False)
+    except ValueError:
+        return json.dumps(without_nan(record))
 
 
 def without_nan(value: Any) -> Any:
-    """Replace NaN and infinity by None: JSON has neither."""
+    """Replace NaN and infinity by None."""
     if isinstance(value, dict):
         return {key: without_nan(item) for key, item in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value
@@ -120,13 +127,13 @@ class Report:
         self.records.append({"round": server_round, **cost, "site-gradients": work})
         self._open = True
 
-    def central(self, model: Arrays, metrics: Metrics, seconds: float) -> None:
-        """Note the model and how it does on the common test set (empty without one)."""
+    def central(self, model: Arrays, metrics: dict[str, float], seconds: float) -> None:
+        """Note the model and its numbers on the common test set (empty without one)."""
         assert self._model is not None, "a run has a model before it has rounds"
         self._model.note(model)
         record = self.records[-1]
         if metrics:
-            record |= {"central": plain(metrics), "seconds-evaluating": seconds}
+            record |= {"central": metrics, "seconds-evaluating": seconds}
             record |= {name: metrics[name] for name in HEADLINE if name in metrics}
         self.heard(0, self.config.sites)
 
@@ -161,7 +168,7 @@ class Report:
         if not self._open:
             return
         record = self.records[-1]
-        line = json.dumps(without_nan(record)) + "\n"
+        line = to_json(record) + "\n"
         self._open = False
         try:
             with self.lines.open("a", encoding="utf-8") as file:
