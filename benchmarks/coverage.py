@@ -171,7 +171,7 @@ def held(setting: Setting, random: np.random.Generator) -> Iterator[tuple[str, f
     yield "curve", float(np.mean([one(point, point["predicted"]) for point in found["calibration"]["curve"]]))
     for point in found["points"]:
         tpr, fpr = setting.above(point["threshold"])
-        yield point["told"], one(point, tpr if point["told"] == "sensitivity" else 1 - fpr)
+        yield point["measure"], one(point, tpr if point["measure"] == "sensitivity" else 1 - fpr)
     for key, truth in setting.curves.items():
         if band := found[key].get("band"):
             yield key, float(np.mean((band["low"] <= truth + 1e-9) & (truth <= band["high"] + 1e-9)))

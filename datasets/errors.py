@@ -61,12 +61,12 @@ class DataError(FieldError):
             for texts in (map(str, errors), (error.public for error in errors))
         )
         first = errors[0]
-        merge_units = cls(
+        combined = cls(
             *(f"{len(parts)}{_HEAD}" + _NEXT.join(parts) for parts in (full, public)),
             **{name: getattr(first, name) for name in ("key", "value", "allowed", "row")},
         )
-        merge_units.problems = tuple(each for error in errors for each in error.problems or (error,))
-        return merge_units
+        combined.problems = tuple(each for error in errors for each in error.problems or (error,))
+        return combined
 
 
 def _parts(text: str) -> list[str]:

@@ -166,7 +166,7 @@ def operating_points(
         lowest = np.nextafter(np.append(scores[::-1], -np.inf).astype(np.float32), np.float32(np.inf)).astype(float)
     highest = np.append(np.inf, scores[::-1])  # the highest threshold between two bins
     points = []
-    for fixed, fixed_share, reported, share, size, thresholds, which in (
+    for fixed, fixed_share, measure, share, size, thresholds, which in (
         ("specificity", specificity, "sensitivity", sensitivity, independent[0], lowest, -1),
         ("sensitivity", sensitivity, "specificity", specificity, independent[1], highest, 0),
     ):
@@ -178,7 +178,7 @@ def operating_points(
                     "fixed": fixed,
                     "at": at,
                     "reached": float(fixed_share[best]),
-                    "told": reported,
+                    "measure": measure,
                     "value": float(share[best]),
                     "low": low,
                     "high": high,

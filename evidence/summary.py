@@ -1,9 +1,10 @@
 """evidence.json: the evaluation of a run's model, from the statistics that the sites report.
 
-The file format, version 1. Undefined numbers are null; a curve is a set of columns of equal length.
+The file format, version 2 (in version 1 ``measure`` was ``told``). Undefined numbers are null; a curve is a set of
+columns of equal length.
 
 ``version``, ``level``
-    1; the confidence level of all intervals, 0.95.
+    2; the confidence level of all intervals, 0.95.
 ``model``
     ``"common"``: all sites evaluated one model. ``"own"``: each its own; then nothing is pooled.
 ``probabilities``
@@ -51,7 +52,7 @@ An estimate has ``value``, ``low``, ``high`` and ``by``, the method of the inter
     ``intercept`` and ``slope`` (estimates), ``brier``, ``ece``, and ``curve``: points with ``predicted``, ``observed``,
     ``low``, ``high``, ``n``.
 ``points``
-    Sensitivity at fixed specificity, and the reverse: ``fixed``, ``at``, ``reached``, ``told``, ``value``, ``low``,
+    Sensitivity at fixed specificity, and the reverse: ``fixed``, ``at``, ``reached``, ``measure``, ``value``, ``low``,
     ``high``, ``threshold`` (a score; null: above all).
 ``roc``, ``precision-recall``, ``net-benefit``
     Columns ``fpr`` and ``tpr``; ``recall`` and ``precision``; ``threshold``, ``model`` and ``all``. Of ``pooled`` and
@@ -91,19 +92,19 @@ if TYPE_CHECKING:
     from edelweiss.evidence.reported import Group
     from edelweiss.evidence.sums import Floats
 
-VERSION = 1
+VERSION = 2
 POOLING = (
-    "The pooled AUROC counts pairs of patients of different sites, too: it rewards a model that tells sites apart. "
-    "The mean within sites does not."
+    "The pooled AUROC also counts pairs of patients from different sites, so it rewards a model that distinguishes "
+    "sites. The mean within sites does not."
 )
-GROUPED = "By their own rules some sites sent scores of groups of patients only: what follows is approximate."
+GROUPED = "The policy of some sites aggregates scores over groups of patients, so the estimates are approximate."
 SAME_PATIENTS = (
-    "Scores became probabilities by a map (Platt) that was fitted on the patients that it was assessed on: intercept "
-    "and slope say nothing, and Brier score and calibration error are optimistic."
+    "Scores were mapped to probabilities by Platt scaling fitted on the same patients: intercept and slope are "
+    "uninformative, and Brier score and calibration error are optimistic."
 )
 NOT_COMPARED = (
-    "The two models are not compared: no site that tells of each patient has both classes, and there is no common test "
-    "set."
+    "The two models are not compared: no site that reports individual scores has both classes, and there is no common "
+    "test set."
 )
 
 

@@ -1,7 +1,7 @@
 """A hospital's own folder: one table, or images with their labels.
 
-Whatever is wrong is collected, so that one reading names every problem. The full message goes to the site's
-own log; the public one holds counts, and no name of a column. Rows count from 1, after the header.
+All problems are collected and reported together. The full message goes to the site's own log; the public one holds
+counts and no column name. Rows count from 1, after the header.
 """
 
 from __future__ import annotations
@@ -51,37 +51,32 @@ def read_site(
     Parameters
     ----------
     folder
-        It holds exactly one of ``data.csv`` and ``data.parquet``, a table whose columns are all numbers
-        (empty, NaN, NA or ? where missing) but for the label; or ``labels.csv`` with the columns ``path``
-        and the label, and the images at these paths. Features are put in the order of their
-        names, so that sites whose columns are ordered differently agree.
+        Holds either a table, ``data.csv`` or ``data.parquet``, with numbers in all columns but the label (empty, NaN,
+        NA or ? if missing), or ``labels.csv`` with the columns ``path`` and the label, and the images at these paths.
+        Features are sorted by name, so that the order of a site's columns does not matter.
     label
         Name of the label column.
     binary
         True: labels are 0/1, -1/+1, no/yes or false/true, in any case. False: class indices from 0.
     images
-        How images are read, and which of them.
+        Which images are read, and how.
     patient
-        Name of the column that says whose a row is. Empty: that of the study, or none. None: ``"patient"``, where there
-        is such a column.
+        Name of the column with the patient ids. Empty: the study's, or none. None: ``"patient"``, if it exists.
     study
-        What the table means, which may then be in the hospital's own spelling and under another name; the label is the
-        study's, too.
+        Describes a table in the hospital's own spelling and under its own name; the label is then the study's.
     labels
-        What the columns that ``label`` names stand for, where there are several of them or values may be uncertain.
-        Then ``binary`` plays no part.
+        How to read the label columns, if there are several or values may be uncertain; ``binary`` is then ignored.
 
     Returns
     -------
     source
-        Without test rows and groups. With
-        `binary` false the class count is one above the largest class found. Without a patient column a row of a table
-        is told from others by its values, an image by its path.
+        Without test rows and groups. With `binary` false the class count is the largest class found plus 1. Without a
+        patient column, the values of a table's row, or an image's path, identify a patient.
 
     Raises
     ------
     DataError
-        Naming everything that is wrong.
+        With all problems.
     """
     if study:
         file = study.place(folder)
@@ -108,7 +103,7 @@ def read_rows(
     labels: Labels | None = None,
     maps: bool = False,
 ) -> Source:
-    """Read the rows of a file that lies in a frame: as features, or where they are ``listed`` as images."""
+    """Read the rows of a frame as features, or, if it is ``listed``, as a list of images."""
     problems: list[DataError] = []
     columns = list(labels.names) if labels else [label]
     if labels:
@@ -159,10 +154,10 @@ def read_rows(
 
 
 def _read_as(labels: Labels, written: NDArray[np.float32], classes: Ints) -> Iterator[Change]:
-    """Yield how many values of labels, of shape (n,) or (n, L), are uncertain or blank, and what they are read as."""
+    """Yield how many values of labels, shape (n,) or (n, L), are uncertain or blank, and how they are read."""
     written, classes = written.reshape(len(written), -1), classes.reshape(len(classes), -1)
     there = ~np.isnan(written).all(0)  # else the site lacks the label
-    said = {"ones": "read as 1", "zeros": "read as 0", "ignore": "taken for not known"}
+    said = {"ones": "read as 1", "zeros": "read as 0", "ignore": "treated as unknown"}
     for rule in dict.fromkeys((*labels.uncertain, labels.blank)):
         for what, rows, of in (
             ("uncertain (-1)", written == UNKNOWN, there & np.array([own == rule for own in labels.uncertain])),
@@ -179,20 +174,20 @@ def _said(
     named: dict[str, NDArray[Any]],
     labels: Labels | None,
 ) -> list[bytes]:
-    """Return all that each row of a table says, whichever of its columns a run takes for labels, or for nothing."""
+    """Return the whole content of each row of a table, independent of the columns that a run uses."""
     if labels and labels.healthy in frame.columns:
         named[labels.healthy] = numbers_in(frame[labels.healthy])[1]
     elif not labels:
         (name,) = named
         numbers = numbers_in(frame[name])[1]
-        named[name] = np.where(np.isnan(numbers), named[name], numbers)  # as it is where it is a feature
+        named[name] = np.where(np.isnan(numbers), named[name], numbers)  # as when it is a feature
     order = sorted(named)
     others = np.column_stack([named[name].astype(np.float32) for name in order])
     return row_bytes(values, others, [bisect(features, name) for name in order])
 
 
 def _listed(frame: pd.DataFrame) -> list[bytes]:
-    """Return all that each row of a list of images says, whichever of its columns a run reads."""
+    """Return the whole content of each row of a list of images, independent of the columns that a run uses."""
     cells = [as_text(frame[name]).map(canonical) for name in sorted(frame.columns)]
     return ["\0".join(row).encode() for row in zip(*cells, strict=True)]
 
@@ -206,7 +201,7 @@ def _images(
     patient: str,
     problems: list[DataError],
 ) -> Listed:
-    """Read the images that a file lists, of the views that the run or the labels' preset chooses."""
+    """Read the images that a file lists, restricted to the views of the run or of the labels' preset."""
     if labels and labels.views and "view" in frame and not rules.views:
         there = {text.casefold() for text in as_text(frame["view"])}
         some = tuple(view for view in labels.views if view.casefold() in there)
@@ -214,7 +209,7 @@ def _images(
     also = [labels.healthy] if labels and labels.healthy else []
     found = read_listed(frame, file, rules, problems, [*columns, *also], patient)
     if PATIENT in frame.columns and not patient:
-        text = f"there is a column {PATIENT!r}, and no rule says that it tells whose a row is"
+        text = f"there is a column {PATIENT!r}, but it is not declared as the patient ids"
         mend = f"with patient = {PATIENT!r} under [policy] a patient's images are held out together"
         found.warnings.append(DataError(f"{file}: {text}; {mend}", f"{file.name}: {text}"))
     return found
@@ -229,7 +224,7 @@ def label_values(folder: str, names: Sequence[str]) -> dict[str, tuple[int, int,
 
 
 def stamp(folder: str, study: Study | None = None, file: str = "") -> tuple[int, int]:
-    """Return the size and the time of a file, or of the one that a folder holds; zeros where it cannot be seen."""
+    """Return the size and modification time of a file, or of a folder's only file; zeros if it cannot be read."""
     with contextlib.suppress(OSError, DataError):
         status = (as_path(file) if file else study.place(folder) if study else _the_file(folder)).stat()
         return status.st_size, status.st_mtime_ns
@@ -238,23 +233,27 @@ def stamp(folder: str, study: Study | None = None, file: str = "") -> tuple[int,
 
 def _the_file(folder: str) -> Path:
     if not folder:
-        raise DataError.plain("data_dir is empty; the data set 'site' needs the folder of the site's data")
+        raise DataError.plain("data-dir is empty; the data set 'site' needs the folder of the site's data")
     try:
         place = as_path(folder)
         found = sorted(entry.name for entry in place.iterdir())
     except OSError as error:
         raise DataError(
-            f"data_dir {shorter(folder)} cannot be read: {reason(error)}; set data_dir to the folder that holds "
+            f"data-dir {shorter(folder)} cannot be read: {reason(error)}; set data-dir to the folder that holds "
             f"one of {', '.join(FILES)}",
             "the data folder does not exist or cannot be read",
+            key="data-dir",
+            value=folder,
         ) from error
     known = [name for name in FILES if name in found]
     if len(known) == 1:
         return place / known[0]
     if known:
         text = f"holds {' and '.join(known)}, and it is unclear which one to use; keep one of them"
-        raise DataError(f"data_dir {place} {text}", f"the data folder {text}")
+        raise DataError(f"data-dir {place} {text}", f"the data folder {text}", key="data-dir", value=folder)
     raise DataError(
-        f"data_dir {place} holds none of {', '.join(FILES)}; found: {examples(found) or 'nothing'}",
+        f"data-dir {place} holds none of {', '.join(FILES)}; found: {examples(found) or 'nothing'}",
         f"the data folder holds none of {', '.join(FILES)}",
+        key="data-dir",
+        value=folder,
     )

@@ -31,20 +31,18 @@ def read_clinical(
     Parameters
     ----------
     frame, file
-        The table, and its name for messages.
+        The table and its file.
     labels
-        What the columns are called here, and what their values stand for. A column that is blank in all rows is a label
-        that this site lacks.
+        The columns' names here and how to read their values. This site lacks a label whose column is all blank.
     problems
-        Where to add what is wrong; if there is anything, what is returned means nothing.
+        Collects errors; if there are any, ignore the returned arrays.
 
     Returns
     -------
     classes
         Shape (N, L), or (N,) of one label: 1, 0 or `UNKNOWN`.
     written
-        The same as it stands in the table, whatever the run makes of it: 1, 0, -1, or NaN for blank. By this a row is
-        known again.
+        The values as written: 1, 0, -1, or NaN for blank. They identify a row independently of the run.
     """
     columns = [str(name) for name in frame.columns]
     if absent := [name for name in labels.names if name not in frame.columns]:
@@ -54,9 +52,10 @@ def read_clinical(
             "such label, add the column and leave it blank in all rows"
         )
         public = f"{len(absent)} of {len(labels.names)} label columns are not among its {len(columns)} columns"
-        raise DataError.join([DataError(text, f"{file.name}: {public}"), *beside_labels(frame, file)])
+        missing = DataError(text, f"{file.name}: {public}", key="label", value=absent[0])
+        raise DataError.join([missing, *beside_labels(frame, file)])
     if labels.healthy in labels.names:
-        problems.append(DataError.plain(f"label {labels.healthy!r} says that there is nothing else: leave it out"))
+        problems.append(DataError.plain(f"label {labels.healthy!r} means that no other is positive: leave it out"))
     classes = np.full((len(frame), len(labels.names)), UNKNOWN, np.int64)
     written = np.full(classes.shape, np.nan, np.float32)
     healthy = np.zeros(len(frame), np.bool_)
@@ -80,32 +79,35 @@ def read_clinical(
             column[healthy] = 0
         classes[:, place] = column
     if not problems and (classes == UNKNOWN).all():
-        text = "no row has a label that is known"
+        text = "no row has a known label"
         problems.append(DataError(f"{file}: {text}; fill the columns in", f"{file.name}: {text}"))
     return (classes, written) if labels.several else (classes[:, 0], written[:, 0])
 
 
 def _mistakes(file: Path, name: str, shown: pd.Series, wrong: Mask, unsaid: Mapping[str, Mask]) -> Iterator[DataError]:
-    """Yield what is wrong with a label: values that are none, and by key those of which the run says nothing."""
+    """Yield the problems of a label: invalid values, and by key those for which the run has no rule."""
     if wrong.any():
         at = examples([f"row {row + 1} ({str(shown.iloc[row])!r})" for row in np.flatnonzero(wrong)])
         yield DataError(
             f"{file}: label {name!r} has {at}; allowed: 1, 0, -1 (uncertain) or blank",
             f"{file.name}: a label has {wrong.sum()} values that are not 1, 0, -1 or blank",
+            key=name,
+            row=int(wrong.argmax()) + 1,
         )
     for key, rows in unsaid.items():
         if rows.any():
             at = examples([f"row {row + 1}" for row in np.flatnonzero(rows)])
             what = "uncertain (-1)" if key == "uncertain" else key
             yield DataError(
-                f"{file}: label {name!r} is {what} in {at}; the run has to say with the key {key} what that stands for",
-                f"{file.name}: a label is {what} in {rows.sum()} rows, and the run does not say with the key {key} "
-                "what that stands for",
+                f"{file}: label {name!r} is {what} in {at}; set the run's key {key} to say how to read this",
+                f"{file.name}: a label is {what} in {rows.sum()} rows, and the run's key {key} is not set",
+                key=key,
+                row=int(rows.argmax()) + 1,
             )
 
 
 def tally(frame: pd.DataFrame, names: Sequence[str]) -> dict[str, tuple[int, int, int, int]]:
-    """Return by label column how many values are 1, 0, uncertain and blank."""
+    """Count for each label column the values that are 1, 0, uncertain and blank."""
     values = {name: as_text(frame[name]).map(canonical) for name in names}
     return {
         name: (

@@ -1,6 +1,6 @@
-"""What one column of numbers looks like, beside a measurement: an identifier, dates, codes, a copy of the label.
+"""Heuristics for columns that are no measurement: identifiers, dates, codes, copies of the label.
 
-Each rule is a heuristic that has to be silent on honest measurements; `docs/run-at-a-hospital.md` states them.
+They must not fire on real measurements; `docs/run-at-a-hospital.md` lists them.
 """
 
 from __future__ import annotations
@@ -15,31 +15,32 @@ from edelweiss.datasets.source import Ints
 Floats = NDArray[np.float64]
 
 EMPTY = ("hold no value", "remove them at all sites, or keep them where other sites have values")
-CONSTANT = ("hold one and the same value in all rows", "remove them, unless they vary at other sites")
-LABEL = ("say the same as the label", "remove them")
-LEAK = ("alone tell the label almost without error", "remove them if they define it, or are known only after it")
+CONSTANT = ("hold the same value in all rows", "remove them, unless they vary at other sites")
+LABEL = ("are copies of the label", "remove them")
+LEAK = ("predict the label almost without error", "remove them if they define it, or are known only after it")
 DATES = ("hold dates (YYYYMMDD)", "replace them by a time between two events, such as an age")
 MONTHS = ("hold months (YYYYMM)", DATES[1])
 DAYS = ("hold dates (DDMMYYYY or MMDDYYYY)", DATES[1])
 SERIAL = ("hold whole numbers that look like a spreadsheet's dates (days since 1900)", DATES[1])
-NUMBERED = ("hold another whole number in each row, as identifiers do", "remove them if they are")
+NUMBERED = ("hold a different whole number in each row, like identifiers", "remove them if they are")
 REPEATED = (
-    "hold identifiers that repeat, as of patients with several rows",
-    "remove them; where they name patients say so, and a patient's rows are held out together",
+    "hold identifiers that repeat, such as patient ids",
+    "remove them; if they identify patients, declare them as the patient column, so that a patient's rows are held out "
+    "together",
 )
-ICD = ("hold numbers that look like ICD-9 codes", "make groups of diagnoses of them, each a column of 0 and 1")
-CODES = ("hold codes such as -9 or 999 beside their values, as for missing ones", "leave these cells empty if they are")
+ICD = ("hold numbers that look like ICD-9 codes", "group the diagnoses into columns of 0 and 1")
+CODES = ("hold codes such as -9 or 999 among their values", "leave these cells empty if the values are missing")
 
-_FEWEST = 20  # different values that identifiers and spreadsheet's dates need
-_FEW = 10  # rows of a class below which one column may tell it apart by chance
-_ERRORS = 50  # an error in so many rows of the smaller class is still "almost without"
-_WIDE = 10**4  # between the least and the largest of identifiers that only repeat
-_CELLS = 10**6  # of a table of values and classes, at least
-_CATEGORIES = 20  # different values of a column that is a category
+_FEWEST = 20  # fewest distinct values of identifiers and of a spreadsheet's dates
+_FEW = 10  # with fewer rows in a class, one column may separate it by chance
+_ERRORS = 50  # "almost without error" allows one error in this many rows of the smaller class
+_WIDE = 10**4  # least range of identifiers that only repeat
+_CELLS = 10**6  # cells of a table of values by class that are always allowed
+_CATEGORIES = 20  # most distinct values of a category
 _LONGER = [[7 * unit, 8 * unit, 9 * unit - 2, 9 * unit - 1, 9 * unit] for unit in (11.0, 111.0, 1111.0, 11111.0)]
 _ABOVE = [[7.0, 8.0, 9.0], *_LONGER]  # 77, 88, 97, 98, 99, and longer ones
 _MISSING_BELOW = np.array([-1.0, *(-code for group in _ABOVE for code in group)])
-# The commonest three-digit ICD-9 codes of patients in hospital.
+# The commonest three-digit ICD-9 codes of inpatients.
 _DIAGNOSES = np.fromstring(
     """
     8 38 162 174 185 197 198 211 218 244 250 272 274 276 278 280 285 288 290 291 294 295 296 300 303 305 309 311 331
@@ -55,16 +56,16 @@ _DIAGNOSES = np.fromstring(
 
 
 def kind_of(name: str, numbers: Floats, labels: Sequence[Ints]) -> tuple[str, str] | None:
-    """Return what is odd about a column, the gravest first, and what to do; None where nothing is.
+    """Return the gravest problem of a column and its fix; None if there is none.
 
     Parameters
     ----------
     name
-        Of the column: one such as ``patient_id`` is believed with less evidence.
+        The column's name; one such as ``patient_id`` needs less evidence.
     numbers
         Shape (n,), NaN where missing.
     labels
-        Of each label of the table, shape (n,): the class, below 0 where it is not known.
+        For each label of the table, shape (n,): the class, negative if unknown.
     """
     there = np.isfinite(numbers)
     values = numbers[there]
@@ -77,7 +78,7 @@ def kind_of(name: str, numbers: Floats, labels: Sequence[Ints]) -> tuple[str, st
         return CONSTANT
     whole, words = bool(np.array_equal(different, np.rint(different))), set(_words(name))
     if whole and len(different) == len(values) >= _FEWEST and different[-1] - different[0] < 2 * len(different):
-        return NUMBERED  # in a table that is sorted by its label these tell it, too
+        return NUMBERED  # before LEAK: in a table sorted by its label they predict it
     place = np.full(len(numbers), -1)
     place[there] = inverse
     for label in labels:
@@ -112,23 +113,21 @@ def kind_of(name: str, numbers: Floats, labels: Sequence[Ints]) -> tuple[str, st
 
 
 def _tally(place: Ints, count: int, label: Ints) -> Ints:
-    """Count rows by value and class: shape (different values, classes that occur), each of which has a row.
-
-    Empty where that would be far larger than the column.
+    """Count rows by value and class, shape (distinct values, classes that occur); empty if far larger than the column.
 
     Parameters
     ----------
     place
-        Shape (n,): which value of ``count`` a row has; -1 for none.
+        Shape (n,): the index of each row's value, below ``count``; -1 for none.
     label
-        Shape (n,): its class, below 0 where it is not known.
+        Shape (n,): its class, negative if unknown.
     """
     known = (place >= 0) & (label >= 0)
     sizes = np.bincount(label[known])
     kinds = np.flatnonzero(sizes)
     number = np.zeros(len(sizes), np.int64)
     number[kinds] = np.arange(len(kinds))
-    if count * len(kinds) > _CELLS + _CATEGORIES * len(place):  # more classes than one column could tell
+    if count * len(kinds) > _CELLS + _CATEGORIES * len(place):  # more classes than one column could separate
         return np.zeros((0, 0), np.int64)
     cells = np.bincount(place[known] * len(kinds) + number[label[known]], minlength=count * len(kinds))
     table: Ints = cells.reshape(count, len(kinds))
@@ -136,10 +135,10 @@ def _tally(place: Ints, count: int, label: Ints) -> Ints:
 
 
 def _tells(table: Ints) -> bool:
-    """Whether one cut through the values, or the class of each category, tells a label almost without error.
+    """Whether one threshold, or the class of each category, predicts a label almost without error.
 
-    An error in 50 rows of the smaller class is allowed, and none below that. With fewer than 10 rows in a class, a good
-    column may do so by chance.
+    One error in 50 rows of the smaller class is allowed. With fewer than 10 rows in a class, a good column may do so by
+    chance.
     """
     sizes = table.sum(0)
     if len(sizes) < 2 or sizes.min() < _FEW:
@@ -147,7 +146,7 @@ def _tells(table: Ints) -> bool:
     allowed = int(sizes.min()) // _ERRORS
     if 5 * len(table) <= sizes.sum() and len(table) <= _CATEGORIES:
         return int((table.sum(1) - table.max(1)).sum()) <= allowed
-    if len(sizes) > 2:  # in the order of the values, each class once
+    if len(sizes) > 2:  # sorted by value, each class is one run of rows
         pure = (table > 0).sum(1) == 1
         return bool(pure.all()) and int((np.diff(table.argmax(1)) != 0).sum()) == len(sizes) - 1
     below = np.cumsum(table, axis=0)[:-1]
@@ -164,16 +163,16 @@ def _all_dates(year: Floats, month: Floats, day: Floats) -> bool:
 
 
 def _are_serial(different: Floats) -> bool:
-    """Whether whole numbers are days from 1970 to 2031 as spreadsheets count them, and not rounded."""
+    """Whether whole numbers are a spreadsheet's days from 1970 to 2031, not rounded."""
     inside = different[0] >= 25569 and different[-1] <= 47848
     return bool(inside and len(different) >= _FEWEST and np.mean(different % 10 == 0) <= 0.25)
 
 
 def _repeat(words: set[str], values: Floats, different: Floats, counts: Ints) -> bool:
-    """Whether whole numbers name something that has several rows.
+    """Whether whole numbers identify something that has several rows.
 
-    By the column's name; or they are numbered from 0 or 1 without a gap, and the rows of each lie together; or they
-    repeat though the numbers next to them do not occur, as rounding does not explain.
+    The column's name says so; or they count from 0 or 1 without a gap and the rows of each are adjacent; or they repeat
+    although their neighbours do not occur, which rounding does not explain.
     """
     if len(different) < _FEWEST or len(different) == len(values):
         return bool(words & _NAMES) and len(different) > _CATEGORIES // 2 and len(different) < len(values)
@@ -212,7 +211,7 @@ _NAMES = {
 
 
 def _words(name: str) -> list[str]:
-    """Return the words of a column's name, in small letters: of ``PatientID`` and ``patient_id`` patient and id."""
+    """Return the words of a column's name in lower case: patient and id of ``PatientID`` or ``patient_id``."""
     spaced = "".join(f" {c}" if c.isupper() and p.islower() else c for p, c in zip(f" {name}", name, strict=False))
     return "".join(c.lower() if c.isalpha() else " " for c in spaced).split()
 
@@ -221,7 +220,7 @@ def _words(name: str) -> list[str]:
 
 
 def _are_icd(words: set[str], different: Floats, counts: Ints) -> bool:
-    """Whether numbers are diagnoses: from 1 to 999.99, spread widely, and most of them among the commonest ones."""
+    """Whether numbers are diagnoses: from 1 to 999.99, widely spread, and mostly among the commonest codes."""
     if different[0] < 1 or different[-1] >= 1000 or not np.allclose(different * 100, np.rint(different * 100)):
         return False
     whole = np.floor(different)
@@ -232,7 +231,7 @@ def _are_icd(words: set[str], different: Floats, counts: Ints) -> bool:
 
 
 def _has_codes(different: Floats, counts: Ints) -> bool:
-    """Whether values stand apart that mean none: below zero where nothing else is, or nines above all others."""
+    """Whether some values are codes for missing: isolated negative ones, or nines above all others."""
     if len(below := different[different < 0]) and np.isin(below, _MISSING_BELOW).all():
         rest = different[different >= 0]
         if below[0] == -1 and (len(rest) < 5 or counts[0] <= counts[1]):  # a value like 0 and 1

@@ -1,4 +1,4 @@
-"""What may be a mistake in a hospital's table, and can be read all the same."""
+"""Warnings about a hospital's table: likely mistakes that do not prevent reading it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from edelweiss.datasets.source import Ints
 
 
 class DataWarnings:
-    """Collects what may be a mistake, by kind.
+    """Collects likely mistakes, by kind.
 
     Parameters
     ----------
     file
         The table.
     classes
-        Shape (n,), or (n, L) of several labels: of each row, below 0 where it is not known.
+        Shape (n,), or (n, L) for several labels: the class of each row, negative if unknown.
     """
 
     def __init__(self, file: Path, classes: Ints) -> None:
@@ -32,24 +32,24 @@ class DataWarnings:
         self._repeated = self._contradicting = 0
 
     def column(self, name: str, numbers: NDArray[np.float64]) -> None:
-        """Look at a feature: shape (n,), NaN where missing."""
+        """Check a feature: shape (n,), NaN where missing."""
         if len(numbers) == len(self.labels[0]) and (kind := kind_of(name, numbers, self.labels)):
             self._found.setdefault(kind, []).append(repr(name))
 
     def rows(self, rows: Sequence[bytes], inputs: NDArray[np.float32], labels: NDArray[np.float32]) -> None:
-        """Look for rows that repeat, and for rows that have all features in common, and not the label.
+        """Look for repeated rows, and for rows with the same features but different labels.
 
-        In a table of a few categories many patients have that by chance: nothing is said where one such pair is to be
-        expected, had each column been drawn by itself.
+        In a table of a few categories this is common by chance: there is no warning if one such pair is expected under
+        independence of the columns.
 
         Parameters
         ----------
         rows
-            All values of each row, n of them.
+            The whole content of each of n rows.
         inputs
-            Shape (n, F), NaN where missing; a row without any value is like no other.
+            Shape (n, F), NaN where missing; a row without any value matches no other.
         labels
-            Shape (n, L), as they are written: -1 where uncertain, NaN where blank, and neither contradicts anything.
+            Shape (n, L), as written: -1 if uncertain, NaN if blank; neither contradicts another value.
         """
         repeated = len(rows) - len(set(rows))
         there = ~np.isnan(inputs).all(1)
@@ -73,16 +73,16 @@ class DataWarnings:
             for (wrong, mend), names in self._found.items()
         ]
         if self._repeated:
-            text = f"{self._repeated} rows repeat another one"
+            text = f"{self._repeated} rows repeat an earlier one"
             errors.append(DataError(f"{self.file.name}: {text}; remove them if it is the same patient", text))
         if self._contradicting:
-            text = f"{self._contradicting} rows have all features in common with others, and another label"
-            errors.append(DataError(f"{self.file.name}: {text}; keep those that are right", text))
+            text = f"{self._contradicting} rows have the same features as others, but another label"
+            errors.append(DataError(f"{self.file.name}: {text}; keep the correct ones", text))
         return errors
 
 
 def _pairs_by_chance(inputs: NDArray[np.float32]) -> float:
-    """Return how many pairs of rows would have all in common if those that have one column in common were any."""
+    """Return the expected number of pairs of equal rows if columns were independent."""
     pairs = expected = len(inputs) * (len(inputs) - 1) / 2
     for column in inputs.T if pairs else ():
         counts = np.unique(column, return_counts=True)[1].astype(np.float64)

@@ -1,4 +1,4 @@
-"""The first line of a table: whether it names the columns, and whether the values are separated as they should be."""
+"""Checks of a table's first line: does it name the columns, and is it separated as expected?"""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from edelweiss.common import shown
 from edelweiss.datasets.errors import DataError, examples
 from edelweiss.datasets.numbers import MISSING, is_number
 
-UNNAMED = re.compile(r"Unnamed: \d+|__index_level_\d+__")  # as pandas and Arrow call a column without a name
-LOOKED_AT = 1000  # rows of a table, at most
-START = 2**16  # bytes of a file
+UNNAMED = re.compile(r"Unnamed: \d+|__index_level_\d+__")  # how pandas and Arrow name a column without a name
+LOOKED_AT = 1000  # most rows examined
+START = 2**16  # bytes of a file examined
 SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "vertical bars", ",": "commas"}
 
 
 class Form(NamedTuple):
-    """How a table is separated, and whether its numbers have decimal commas."""
+    """A table's delimiter, and whether its numbers have decimal commas."""
 
     mark: str
     commas: bool
@@ -30,21 +30,21 @@ class Form(NamedTuple):
 
     @property
     def keys(self) -> str:
-        """What a study file says of such a table."""
+        """The keys of a study file that describe such a table."""
         mark = r"\t" if self.mark == "\t" else self.mark
         return f'delimiter = "{mark}"' + ' and decimal = ","' * self.commas
 
 
 def wrong_names(file: Path, names: Sequence[str]) -> Iterator[DataError]:
-    """Yield what is wrong with the names of the columns."""
+    """Yield the problems of the columns' names."""
     if twice := [name for name, count in Counter(names).items() if count > 1 and name]:
         listed = examples([shown(name) for name in twice])
         text = f"{file}: {listed} names more than one column; rename them"
-        yield DataError(text, f"{file.name}: {len(twice)} names are those of more than one column")
+        yield DataError(text, f"{file.name}: {len(twice)} names stand for more than one column", key=twice[0])
     if bare := [str(place) for place, name in enumerate(names, 1) if not name or UNNAMED.fullmatch(name)]:
         yield DataError(
-            f"{file}: column {examples(bare)} has no name, as the row numbers that pandas writes: remove it "
-            "(to_csv(..., index=False)), or name it",
+            f"{file}: column {examples(bare)} has no name, like the row numbers that pandas writes: remove it "
+            "(to_csv(..., index=False)) or name it",
             f"{file.name}: {len(bare)} columns have no name",
         )
     if odd := [shown(name) for name in names if not name.isprintable()]:
@@ -53,29 +53,29 @@ def wrong_names(file: Path, names: Sequence[str]) -> Iterator[DataError]:
 
 
 def no_names(file: Path, header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[DataError]:
-    """Yield what is wrong with a first line that is a patient's."""
+    """Yield an error if the first line is a patient's."""
     if holds_values(header, rows):
         yield DataError(
-            f"{file}: the first line seems to hold values and not the names of the columns, for each is like those "
-            "below it; put a line with the names before it. If they are names, change one of them into a word, or "
-            "describe the table by a study file",
+            f"{file}: the first line seems to hold values, not the names of the columns: each cell is like those below "
+            "it. Insert a line with the names above it. If they are names, change one of them into a word, or describe "
+            "the table in a study file",
             f"{file.name}: the first line seems to hold values, not the names of the columns",
         )
 
 
 def holds_values(header: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
-    """Whether a first line is a patient's and not the header: each cell is like those below it.
+    """Whether a first line is a patient's, not the header: each cell is like those below it.
 
-    A number is like numbers, and a word like words that differ in their digits only. So a header in which one column is
-    named by a word may name the others by codes, such as ``50912`` or ``250.1``; and names that count the columns, from
-    0 or from 1, are names.
+    A number is like numbers; a word is like words that differ only in their digits. A header with one word may
+    therefore have codes such as ``50912`` or ``250.1`` as other names. Numbers that count the columns from 0 or 1 are
+    names.
 
     Parameters
     ----------
     header
         The first line.
     rows
-        Some of the others, each as long.
+        Some of the other lines, of the same length.
     """
     cells = [name.strip() for name in header]
     counted = any(cells == [str(place + first) for place in range(len(cells))] for first in (0, 1))
@@ -86,7 +86,7 @@ def holds_values(header: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
 
 
 def _is_like(cell: str, column: Sequence[str]) -> bool:
-    """Whether a text is of the kind of a column's values."""
+    """Whether a cell is like a column's values."""
     if is_number(cell):
         return any(map(is_number, column)) or all(text.lower() in MISSING for text in column)
     return _shape(cell) in map(_shape, column)
@@ -97,18 +97,18 @@ def _shape(text: str) -> str:
 
 
 def separated(text: str, used: str) -> Form | None:
-    """Return how a table is separated, where it is not as it should be; None where nothing shows that.
+    """Return how a table is separated if not as expected; None if that is not evident.
 
     Parameters
     ----------
     text
         The beginning of the file.
     used
-        What should be between its values.
+        The expected delimiter.
     """
     lines = [line for line in text.splitlines()[:LOOKED_AT] if line.strip()]
     if len(text) >= START:
-        lines = lines[:-1]  # which may be cut off
+        lines = lines[:-1]  # may be cut off
     widths = {mark: _width(lines, mark) for mark in {**SEPARATORS, used: ""}}
     mark = max((mark for mark in SEPARATORS if mark != used), key=lambda mark: widths[mark])
     if widths[used] > 1 or widths[mark] < 2:
@@ -118,7 +118,7 @@ def separated(text: str, used: str) -> Form | None:
 
 
 def _width(lines: Sequence[str], mark: str) -> int:
-    """Return how many values all lines have, if those are separated by this; 0 where they have different numbers."""
+    """Return the number of values in every line with this delimiter; 0 if it varies."""
     try:
         widths = {len(row) for row in csv.reader(lines, delimiter=mark)}
     except csv.Error:

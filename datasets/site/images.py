@@ -1,4 +1,4 @@
-"""The images that a site's labels.csv names: which of them are looked at, where they lie, and what is left out."""
+"""The images of a site's labels.csv: which are read, where they are, and which are left out."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from edelweiss.datasets.source import Bytes, Change, Mask
 if TYPE_CHECKING:
     import pandas as pd
 
-BLANK = "blank"  # how a run writes the view of rows that say none
+BLANK = "blank"  # how a run writes an empty view
 
 
 @dataclass(frozen=True)
@@ -57,10 +57,10 @@ PLAIN = ImageRules()
 def read_listed(
     frame: pd.DataFrame, file: Path, rules: ImageRules, problems: list[DataError], labels: Sequence[str], patient: str
 ) -> Listed:
-    """Decode the images of a list; what stands in the way goes to the problems.
+    """Decode the images of a list; errors are added to ``problems``.
 
-    Lists of boxes have a row for each, so an image may have several. They are read as one where they agree on the
-    ``labels``, the ``patient`` and the view; else the image is refused, for nobody can know which of them is right.
+    An image may have several rows, for instance one per bounding box. It is read once if they agree on the ``labels``,
+    the ``patient`` and the view, and rejected otherwise.
     """
     listed = Listed(np.zeros((0, 1, 1, 1), np.uint8), np.ones(len(frame), np.bool_), [], [], [])
     if "path" not in frame.columns:
@@ -68,6 +68,7 @@ def read_listed(
             DataError(
                 f"{file}: no column 'path'; columns: {', '.join(map(str, frame.columns))}",
                 f"{file.name}: no column 'path'",
+                key="path",
             )
         )
         return listed
@@ -75,7 +76,7 @@ def read_listed(
     again = _again(frame, [name for name in labels if name in frame], [n for n in (patient, "view") if n in frame])
     listed.kept[:] = seen & ~again
     if count := int((seen & again).sum()):
-        what = "rows list an image again and say the same of it: each image is read once"
+        what = "rows repeat an image with the same values: each image is read once"
         listed.changes.append(Change(count, len(frame), what))
         listed.notes.append(f"{file}: {listed.changes[-1]}")
     rows = [int(row) for row in np.flatnonzero(listed.kept)]
@@ -87,36 +88,36 @@ def read_listed(
     bad = faults.bad
     listed.kept[rows] = [name not in bad for name in names]
     if left := len(rows) - int(listed.kept.sum()):
-        listed.changes.append(Change(left, len(rows), "images cannot be used, and are left out"))
+        listed.changes.append(Change(left, len(rows), "images cannot be used and are left out"))
     return Listed(pixels, listed.kept, listed.warnings + faults.warnings(), listed.notes, listed.changes)
 
 
 def _again(frame: pd.DataFrame, labels: Sequence[str], others: Sequence[str]) -> Mask:
-    """Return which rows name an image that an earlier row names, and have the same in these columns."""
-    said = {("path", ""): as_text(frame["path"]).map(lambda text: str(PurePath(text)))}  # of `./a` the same as of `a`
-    said |= {("label", name): as_text(frame[name]).map(canonical) for name in labels}
-    said |= {("other", name): as_text(frame[name]).str.casefold() for name in others}
-    again: Mask = type(frame)(said).duplicated().to_numpy(np.bool_)
+    """Return which rows repeat the image of an earlier row, with the same values in these columns."""
+    cells = {("path", ""): as_text(frame["path"]).map(lambda text: str(PurePath(text)))}  # `./a` is `a`
+    cells |= {("label", name): as_text(frame[name]).map(canonical) for name in labels}
+    cells |= {("other", name): as_text(frame[name]).str.casefold() for name in others}
+    again: Mask = type(frame)(cells).duplicated().to_numpy(np.bool_)
     return again
 
 
 def located(
     folder: Path, paths: dict[str, str], faults: Faults, follow_links: bool = False, *, once: bool = False
 ) -> dict[str, Path]:
-    """Return where images lie, by name; what cannot be used is among the faults.
+    """Resolve the paths of images; unusable ones are added to ``faults``.
 
     Parameters
     ----------
     folder
-        What the paths are relative to, and have to lie in.
+        The folder that the paths are relative to and must stay in.
     paths
-        As they are written, by the name that a message has for each.
+        Paths as written, by the name that messages use.
     faults
-        Where to add what is wrong.
+        Collects unusable images.
     follow_links
-        Whether links in the folder may lead out of it; a path never may.
+        Whether links in the folder may lead out of it; a path itself never may.
     once
-        Whether no two may be the same file.
+        Whether each file may occur only once.
     """
     base, files = folder.resolve(), dict[str, Path]()
     first: dict[Path, str] = {}
@@ -133,11 +134,11 @@ def located(
 
 
 def _place(base: Path, text: str, follow_links: bool) -> Path | Kind:
-    """Return where a file lies that a path names, or what is wrong with the path."""
+    """Resolve a path, or return its fault."""
     inside = not PurePath(text).is_absolute() and ".." not in PurePath(text).parts
     try:
         path = (base / text).resolve(strict=True)
-    except (OSError, ValueError, RuntimeError) as error:  # not there, too long, with a NUL, a loop of links
+    except (OSError, ValueError, RuntimeError) as error:  # missing, too long, with a NUL, a symlink loop
         circle = isinstance(error, RuntimeError) or getattr(error, "errno", None) == errno.ELOOP
         return LOOP if circle else MISSING if inside else OUTSIDE
     if not path.is_relative_to(base) and not (inside and follow_links):
@@ -146,7 +147,7 @@ def _place(base: Path, text: str, follow_links: bool) -> Path | Kind:
 
 
 def _seen(frame: pd.DataFrame, file: Path, views: tuple[str, ...], problems: list[DataError], listed: Listed) -> Mask:
-    """Return which rows are of the views that the run looks at; what is odd is noted."""
+    """Return which rows have one of the run's views."""
     if not views:
         return np.ones(len(frame), np.bool_)
     wanted = f"views = {', '.join(views)!r}"
@@ -155,8 +156,9 @@ def _seen(frame: pd.DataFrame, file: Path, views: tuple[str, ...], problems: lis
         problems.append(
             DataError(
                 f"{file}: no column 'view', and the run has {wanted}; columns: {', '.join(columns)}."
-                f"{hint('view', columns)} Add it, or let the run leave views empty",
+                f"{hint('view', columns)} Add it, or leave the run's views empty",
                 f"{file.name}: no column 'view', and the run has {wanted}",
+                key="view",
             )
         )
         return np.ones(len(frame), np.bool_)
@@ -167,12 +169,13 @@ def _seen(frame: pd.DataFrame, file: Path, views: tuple[str, ...], problems: lis
     absent = [f"{view!r}{hint(view, counts)}" for view in views if view.casefold() not in there]
     found = examples([f"{view!r} ({count} rows)" for view, count in counts.most_common()])
     if not seen.any():
-        text = f"{file}: no row is of {wanted}: {'; '.join(absent)} The column has {found}"
-        problems.append(DataError(text, f"{file.name}: no row is of {wanted}"))
+        text = f"{file}: no row has {wanted}: {'; '.join(absent)} The column has {found}"
+        problems.append(DataError(text, f"{file.name}: no row has {wanted}", key="view"))
         return np.ones(len(frame), np.bool_)
     if absent:
         text = f"{file}: no row has view {'; '.join(absent)} The column has {found}"
-        listed.warnings.append(DataError(text, f"{file.name}: {len(absent)} of the run's views are those of no row"))
+        public = f"{file.name}: {len(absent)} of the run's views do not occur"
+        listed.warnings.append(DataError(text, public, key="view"))
     left_out = len(seen) - int(seen.sum())
     listed.changes.append(Change(left_out, len(seen), f"rows are left out by {wanted}"))
     listed.notes.append(f"{file}: {left_out} of {len(seen)} rows are left out by {wanted}; the column has {found}")

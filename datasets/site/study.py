@@ -1,7 +1,7 @@
-"""A study: what the columns of every hospital's table mean, written once by who coordinates it.
+"""A study file: what the columns of every hospital's table mean, written once by the coordinator.
 
-A hospital's own table is read by it as it is: its separators, its codes, its words for categories. What comes out is
-the table that hospitals without a study prepare themselves: numbers, and labels from 0.
+With it, a hospital's table is read as it is, with its delimiters, codes and words for categories, and becomes a table
+of numbers with labels from 0.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Column:
     bands: tuple[float, ...] = ()  # numbers, ascending, at which subgroups of a number begin
 
     def parted(self, values: NDArray[np.float32]) -> dict[str, Mask]:
-        """Return which values belong to which subgroup: of a category its words, of a number its bands."""
+        """Return which values belong to each subgroup: the words of a category, the bands of a number."""
         if self.codes:
             words: dict[float, list[str]] = {}
             for word, code in self.codes:
@@ -91,30 +91,32 @@ class Study:
         Raises
         ------
         DataError
-            When there is none, or more than one.
+            If there is none or more than one.
         """
         try:
             found = sorted(path for path in as_path(folder).glob(self.file) if path.is_file())
         except (OSError, ValueError, NotImplementedError) as error:
             text = f"data-dir {folder} cannot be read: {reason(error)}"
-            raise DataError(text, "the data folder cannot be read") from None
+            raise DataError(text, "the data folder cannot be read", key="data-dir", value=folder) from None
         if len(found) != 1:
-            what = f"{len(found)} files are named so: {examples([path.name for path in found])}" if found else "none is"
+            what = f"{len(found)} match: {examples([path.name for path in found])}" if found else "none matches"
             raise DataError(
-                f"data-dir {folder}: the study reads the one file {self.file!r}, and {what}",
-                f"the data folder has {len(found)} files that the study could read, and it reads one",
+                f"data-dir {folder}: exactly one file must match the study's {self.file!r}, but {what}",
+                f"{len(found)} files of the data folder match the study's file; exactly one must",
+                key="data-dir",
+                value=folder,
             )
         return found[0]
 
     def table(self, file: Path, also: str = "") -> pd.DataFrame:
-        """Read a hospital's own table: text in all columns, numbers with a decimal point, empty where missing.
+        """Read a hospital's own table as text: decimal points, the class's number as label, empty if missing.
 
-        The label column holds the number of the class. ``also`` names a column to keep as it is, if there is such.
+        ``also`` names a column to keep as it is, if it exists.
 
         Raises
         ------
         DataError
-            Naming everything that does not fit the study.
+            With everything that does not fit the study.
         """
         frame = self._frame(file)
         problems = list(self._absent(frame, file))
@@ -135,7 +137,7 @@ class Study:
     # ------------------------------------------------------------------ steps
 
     def _frame(self, file: Path) -> pd.DataFrame:
-        """Return the lines as text, under their names."""
+        """Read the lines as text."""
         import pandas as pd
 
         try:
@@ -156,17 +158,17 @@ class Study:
         form = separated(data[:START].decode("utf-8-sig", "replace"), self.delimiter)
         if form and (len(header) == 1 or any(len(values) != len(header) for _, values in rows)):
             raise DataError(
-                f"{file}: {form}, and the study says {self.delimiter!r}: let it say {form.keys}",
+                f"{file}: {form}, but the study says {self.delimiter!r}: write {form.keys} there",
                 "the table's values are not separated as the study says",
             )
         problems = []
         if ragged := [f"line {number} has {len(values)}" for number, values in rows if len(values) != len(header)]:
             text = f"{file}: there are {len(header)} columns, but {examples(ragged)}; is it separated by "
-            public = f"{len(ragged)} lines of the table have another number of values than columns"
+            public = f"{len(ragged)} lines of the table do not have one value per column"
             problems.append(DataError(f"{text}{self.delimiter!r}?", public))
         if twice := repeated(header):
             text = f"{file}: {examples(twice)} names more than one column; rename them"
-            problems.append(DataError(text, f"{len(twice)} names of the table are those of more than one column"))
+            problems.append(DataError(text, f"{len(twice)} names stand for more than one column", key=twice[0]))
         if problems:
             raise DataError.join(problems)
         return pd.DataFrame([values for _, values in rows], columns=header, dtype=str)
@@ -176,10 +178,10 @@ class Study:
         for name in self.names():
             if name not in names:
                 text = f"{file}: the table has no column {name!r}, which the study names.{hint(name, names)}"
-                yield DataError(text, "the table lacks a column that the study names")
+                yield DataError(text, "the table lacks a column that the study names", key=name)
 
     def _numbers(self, values: pd.Series, column: Column, file: Path, problems: list[DataError]) -> pd.Series:
-        """Return a feature as numbers in text, empty where missing; what is wrong goes to the problems."""
+        """Return a feature as numbers in text, empty where missing; errors are added to ``problems``."""
         found, wrong = self.cells(values, column)
         for why, places in wrong.items():
             rows = [f"row {place + 1} ({values.iloc[place]!r})" for place in places]
@@ -187,12 +189,14 @@ class Study:
                 DataError(
                     f"{file}: column {column.name!r}: {examples(rows)}: {why}",
                     f"{len(rows)} values of a column do not fit the study",
+                    key=column.name,
+                    row=places[0] + 1,
                 )
             )
         return type(values)(found, index=values.index, name=values.name)
 
     def cells(self, values: Iterable[str], column: Column) -> tuple[list[str], dict[str, list[int]]]:
-        """Return a feature as numbers in text, empty where missing; and where something is wrong, by what it is."""
+        """Return a feature as numbers in text, empty where missing, and the places of invalid values by reason."""
         gone = {"", *map(canonical, (*self.missing, *column.missing))}
         codes = {canonical(word): repr(code) for word, code in column.codes}
         known: dict[str, tuple[str, str]] = {}
@@ -207,7 +211,7 @@ class Study:
         return read, wrong
 
     def _number(self, text: str, column: Column, codes: dict[str, str], gone: set[str]) -> tuple[str, str]:
-        """Return a value as a number in text, and what is wrong with it."""
+        """Return a value as a number in text, and the reason if it is invalid."""
         plain = text if self.decimal == "." else text.replace(".", "x").replace(self.decimal, ".")
         spellings = (canonical(text), canonical(plain))
         if code := next((codes[spelling] for spelling in spellings if spelling in codes), ""):
@@ -217,7 +221,7 @@ class Study:
         if column.codes:
             return "", f"allowed are {examples([word for word, _ in column.codes])}"
         if DATE.match(text):
-            return "", "dates are not taken: give an age or a number of days instead"
+            return "", "dates are not allowed: give an age or a number of days instead"
         try:
             value = TRUTH[text.lower()] if text.lower() in TRUTH else numbers.number(plain)
         except ValueError:
@@ -228,15 +232,16 @@ class Study:
         return repr(value), ""
 
     def _classes(self, values: pd.Series, file: Path, problems: list[DataError]) -> pd.Series:
-        """Return the class of each row; what is wrong goes to the problems."""
+        """Return the class of each row; errors are added to ``problems``."""
         codes = {canonical(text): str(code) for code, texts in enumerate(self.classes) for text in texts}
         if wrong := [f"row {row} ({text!r})" for row, text in enumerate(values, 1) if canonical(text) not in codes]:
             allowed = examples(list(codes))
             problems.append(
                 DataError(
-                    f"{file}: label {self.label!r}: {examples(wrong)}: the study takes {allowed}; correct them, or "
-                    "leave these rows out",
-                    f"the label of {len(wrong)} rows is none that the study takes",
+                    f"{file}: label {self.label!r}: {examples(wrong)}: the study allows {allowed}; correct them or "
+                    "remove these rows",
+                    f"the label of {len(wrong)} rows is not one of the study's",
+                    key=self.label,
                 )
             )
         return values.map(lambda text: codes.get(canonical(text), ""))

@@ -1,4 +1,4 @@
-"""What a site's labels.csv lists, by the files' headers: for an operator who wants to know before any run."""
+"""Survey of the images that a site's labels.csv lists, from the files' headers, for `edelweiss-site doctor`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Survey:
 
     @classmethod
     def of(cls, folder: str, follow_links: bool) -> Survey | None:
-        """Look at a folder; None for one without a list of images that can be read."""
+        """Survey a folder; None without a readable list of images."""
         file = as_path(folder) / "labels.csv"
         if not is_file(file) or "path" not in (frame := read_table(file)).columns:
             return None
@@ -39,11 +39,11 @@ class Survey:
 
     @property
     def one_size(self) -> bool:
-        """Whether all images have one size."""
+        """Whether all images have the same size."""
         return len({(head.width, head.height) for head in self.headers}) < 2
 
     def in_words(self) -> str:
-        """Say what there is, in a line."""
+        """Describe the images in one line."""
         kinds = Counter(f"{h.format} of {h.bits} bits, {'grey' if h.grey else 'colour'}" for h in self.headers)
         said = [f"{self.rows:,} rows", *(f"{count:,} {kind}" for kind, count in kinds.most_common())]
         if self.headers and self.one_size:

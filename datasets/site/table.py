@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 LABEL_PAIRS = (("0", "1"), ("-1", "1"), ("no", "yes"), ("false", "true"))  # negative, positive
-_MOST_CLASSES = 1000  # as many as three digits name; more are a column of ids, not of classes
+_MOST_CLASSES = 1000  # a column with more is one of ids, not of classes
 _WHOLE = re.compile("-?[0-9]+")
 _ALLOWED = "0/1, -1/+1, no/yes or false/true"
 
@@ -42,14 +42,14 @@ def read_table(file: Path) -> pd.DataFrame:
         data = read_file(file)
         if written_as_text:
             _check_lines(file, data)
-            # Text, because pandas would turn any column with one bad value into objects without a word.
+            # As text, because pandas silently turns a column with one bad value into objects.
             frame = pd.read_csv(io.BytesIO(data), dtype=str, keep_default_na=False, encoding="utf-8-sig")
         else:
             frame = _parquet(file, data)
     except DataError:
         raise
-    except Exception as error:  # of pandas, Arrow and the codecs in a damaged file
-        mend = "it must be UTF-8 text separated by commas" if written_as_text else "write it anew, as a Parquet file"
+    except Exception as error:  # pandas, Arrow and codecs raise many kinds on a damaged file
+        mend = "it must be UTF-8 text separated by commas" if written_as_text else "write it again as a Parquet file"
         text = f"{file} cannot be read: {reason(error)}; {mend}"
         raise DataError(text, f"{file.name} cannot be read") from error
     frame.columns = pd.Index([str(name).strip() for name in frame.columns])
@@ -61,7 +61,7 @@ def read_table(file: Path) -> pd.DataFrame:
 
 
 def looks_like(data: bytes) -> str:
-    """Say what a file is that was given the name of a table; empty if it may be one."""
+    """Name the format of a file that is not a text table; empty if it may be one."""
     start = data[:1024].removeprefix(b"\xef\xbb\xbf").lstrip()
     kinds = {
         b"<": "HTML or XML",
@@ -79,7 +79,7 @@ def looks_like(data: bytes) -> str:
 
 
 def _parquet(file: Path, data: bytes) -> pd.DataFrame:
-    """Read a Parquet file; what is neither numbers nor text in it is refused by column."""
+    """Read a Parquet file; columns that are neither numbers nor text are rejected."""
     from pyarrow import parquet
 
     found = parquet.ParquetFile(io.BytesIO(data))
@@ -92,19 +92,19 @@ def _parquet(file: Path, data: bytes) -> pd.DataFrame:
     for place, name in enumerate(frame.columns):
         try:
             as_text(frame.iloc[:, place])
-        except ValueError:  # that of Unicode is one
-            text = f"{file}: column {str(name)!r} holds bytes that are no text; write numbers, or remove the column"
-            problems.append(DataError(text, f"{file.name}: a column holds bytes that are no text"))
+        except ValueError:  # includes UnicodeDecodeError
+            text = f"{file}: column {str(name)!r} holds bytes, not text; write numbers, or remove the column"
+            problems.append(DataError(text, f"{file.name}: a column holds bytes, not text", key=str(name)))
     if problems:
         raise DataError.join(problems)
     return frame
 
 
 def _check_lines(file: Path, data: bytes) -> None:
-    """Refuse what pandas would mend in silence: lines of another length, and columns of the same name."""
+    """Reject what pandas silently repairs: lines of another length, and duplicate column names."""
     if kind := looks_like(data):
         text = f"{file} is {kind}; it must be UTF-8 text separated by commas"
-        raise DataError(text, f"{file.name} is {kind}, and no table in text")
+        raise DataError(text, f"{file.name} is {kind}, not a text table")
     with io.TextIOWrapper(io.BytesIO(data), encoding="utf-8-sig", newline="") as stream:
         lines = csv.reader(stream)
         header, rows, ragged = next(lines, []), list[list[str]](), list[str]()
@@ -128,7 +128,7 @@ def _check_lines(file: Path, data: bytes) -> None:
             DataError(
                 f"{file}: the header has {len(header)} columns, but {examples(ragged)}; every line needs as "
                 "many values as the header, empty where missing",
-                f"{file.name}: {len(ragged)} lines have another number of values than the header",
+                f"{file.name}: {len(ragged)} lines do not have as many values as the header",
             )
         )
     problems += wrong_names(file, [name.strip() for name in header])
@@ -137,12 +137,12 @@ def _check_lines(file: Path, data: bytes) -> None:
 
 
 def other_ways(labels: Sequence[str], columns: Sequence[str]) -> str:
-    """Say what else may be wrong where label columns are not there; empty where nothing shows it."""
+    """Suggest causes for missing label columns; empty without a clue."""
     with_commas = [name for name in columns if len(parts := split_names(name)) > 1 and {*parts} <= {*labels}]
     if with_commas:
-        return f" A name with a comma in it stands in double quotes: label = '{as_label(with_commas[:1])}'."
+        return f" Write a name that contains a comma in double quotes: label = '{as_label(with_commas[:1])}'."
     numbers = [name for name in columns if is_number(name)]
-    first = " Is the first line a patient's, and not the names of the columns? Then put these before it."
+    first = " Is the first line a patient's instead of the names of the columns? Then insert these above it."
     return first if 2 * len(numbers) > len(columns) else ""
 
 
@@ -158,10 +158,10 @@ def _at(rows: Iterable[int], values: pd.Series) -> str:
 def read_labels(
     frame: pd.DataFrame, file: Path, label: str, binary: bool, problems: list[DataError], maps: bool = False
 ) -> tuple[Ints, tuple[str, ...]]:
-    """Classes of the rows, and for each class the value that means it; what is wrong goes to the problems.
+    """Return the class of each row and the value that means each class; errors are added to ``problems``.
 
-    Values that do not number the classes from 0 without a gap are mapped in their order where this file is all there
-    is (``maps``): of several hospitals one may lack a class.
+    If this file is the only one (``maps``), values that do not count the classes from 0 without a gap are mapped in
+    their order; one of several hospitals may lack a class.
     """
     if label not in frame.columns:
         columns = [str(name) for name in frame.columns]
@@ -170,7 +170,7 @@ def read_labels(
             f"{examples(columns, LISTED)}.{hint(label, columns, CLOSE)}{other_ways((label,), columns)}"
         )
         public = f"{file.name}: the label column is not among its {len(columns)} columns"
-        raise DataError.join([DataError(text, public), *beside_labels(frame, file)])
+        raise DataError.join([DataError(text, public, key="label", value=label), *beside_labels(frame, file)])
     shown = as_text(frame[label])
     values = shown.map(canonical)
     if len(missing := np.flatnonzero(values.isin(MISSING))):
@@ -178,6 +178,8 @@ def read_labels(
             DataError(
                 f"{file}: label {label!r} is missing in {_at(missing, shown)}; fill it in or remove the rows",
                 f"{file.name}: the label is missing in {len(missing)} rows",
+                key=label,
+                row=int(missing[0]) + 1,
             )
         )
     found = Counter(values[~values.isin(MISSING)])
@@ -190,14 +192,16 @@ def read_labels(
         if all(re.fullmatch("[0-9]{1,3}", name) for name in found):
             codes = {name: int(name) for name in found}
         if maps and sorted(codes.values()) != [*range(len(found))]:
-            allowed, codes = f"whole numbers or words, at most {_MOST_CLASSES:,} different ones", in_order(found)
+            allowed, codes = f"whole numbers or words, at most {_MOST_CLASSES:,} distinct ones", in_order(found)
     if found and not codes:
         listed = examples([f"{name!r} ({count} rows)" for name, count in found.most_common()])
         problems.append(
             DataError(
-                f"{file}: label {label!r} has the values {listed}; allowed: {allowed}. A hospital's table or one of "
-                f"your own may have others if a study file says what they mean, under [label]: {_as_study(binary)}",
-                f"{file.name}: the label has {len(found)} different values that are not {allowed}",
+                f"{file}: label {label!r} has the values {listed}; allowed: {allowed}. Or map other values in a study "
+                f"file, under [label]: {_as_study(binary)}",
+                f"{file.name}: the label has {len(found)} distinct values that are not {allowed}",
+                key=label,
+                allowed=allowed,
             )
         )
     if problems:
@@ -208,7 +212,7 @@ def read_labels(
 
 
 def in_order(values: Iterable[str]) -> dict[str, int]:
-    """Number classes from 0: whole numbers by their size, then words; nothing for other numbers, or ever so many."""
+    """Number classes from 0: whole numbers ascending, then words; empty if there are other numbers or too many."""
     whole, others = set[str](), set[str]()
     for value in values:
         (whole if _WHOLE.fullmatch(value) else others).add(value)
@@ -218,19 +222,23 @@ def in_order(values: Iterable[str]) -> dict[str, int]:
 
 
 def _as_study(binary: bool) -> str:
-    return 'negative = ["1"] and positive = ["2"], say' if binary else 'classes = [["1"], ["2"], ["3"]], say'
+    return (
+        'for example negative = ["1"] and positive = ["2"]' if binary else 'for example classes = [["1"], ["2"], ["3"]]'
+    )
 
 
 def read_patients(
     frame: pd.DataFrame, file: Path, patient: str, labels: Sequence[str], problems: list[DataError]
 ) -> list[str]:
-    """Whose each row is, as the patient column says; what is wrong goes to the problems."""
+    """Return the patient id of each row; errors are added to ``problems``."""
     if patient not in frame.columns or patient in labels:
         columns = [str(name) for name in frame.columns if name not in labels]
         problems.append(
             DataError(
                 f"{file}: no patient column {patient!r}; columns: {', '.join(columns)}.{hint(patient, columns, CLOSE)}",
                 f"{file.name}: the patient column is not among its columns",
+                key="patient",
+                value=patient,
             )
         )
         return []
@@ -241,13 +249,15 @@ def read_patients(
             DataError(
                 f"{file}: patient {patient!r} is missing in {rows}; fill it in or remove the rows",
                 f"{file.name}: the patient is missing in {len(missing)} rows",
+                key=patient,
+                row=int(missing[0]) + 1,
             )
         )
     return [str(text) for text in patients]
 
 
 def numbers_in(column: pd.Series) -> tuple[pd.Series, NDArray[np.float64], Ints]:
-    """Return a column as it was judged, its numbers, NaN where missing, and the places of what is no number."""
+    """Return a column as checked, its numbers (NaN where missing), and the places of values that are not numbers."""
     import pandas as pd
 
     if pd.api.types.is_numeric_dtype(column):
@@ -261,7 +271,7 @@ def numbers_in(column: pd.Series) -> tuple[pd.Series, NDArray[np.float64], Ints]
 
 
 def beside_labels(frame: pd.DataFrame, file: Path) -> list[DataError]:
-    """Return what is wrong in a table that lacks its label column: of columns of numbers, for any other may be it."""
+    """Return the problems of numeric columns in a table that lacks its label column, which may be any other."""
     problems: list[DataError] = []
     found = {str(name): numbers_in(frame[name]) for name in frame.columns}
     judged = tuple(name for name, (_, numbers, bad) in found.items() if np.isfinite(numbers).sum() > len(bad))
@@ -273,11 +283,11 @@ def beside_labels(frame: pd.DataFrame, file: Path) -> list[DataError]:
 def read_numbers(
     frame: pd.DataFrame, file: Path, features: tuple[str, ...], warnings: DataWarnings, problems: list[DataError]
 ) -> NDArray[np.float32]:
-    """Feature columns as one array, NaN where missing; what is wrong, or may be, goes to the problems and doubts."""
+    """Return the features, shape (n, F), NaN where missing; errors go to ``problems``, doubts to ``warnings``."""
     inputs = np.empty((len(frame), len(features)), np.float32)
     if not features:
         problems.append(
-            DataError(f"{file} has no feature column beside the label", f"{file.name} has no feature column")
+            DataError(f"{file} has no feature column, only the label", f"{file.name} has no feature column")
         )
     for index, name in enumerate(features):
         column, numbers, bad = numbers_in(frame[name])
@@ -288,6 +298,8 @@ def read_numbers(
                     "numbers with a decimal point, code categories as numbers, leave missing values "
                     "empty, or remove the column",
                     f"{file.name}: a column has {len(bad)} values that are not numbers",
+                    key=name,
+                    row=int(bad[0]) + 1,
                 )
             )
         if len(large := np.flatnonzero(np.abs(numbers) > LARGEST)):
@@ -296,6 +308,8 @@ def read_numbers(
                     f"{file}: column {name!r} must be within +-{LARGEST:g}, but has {_at(large, column)}; leave the "
                     "value empty if it is missing",
                     f"{file.name}: a column has {len(large)} values that are infinite or beyond {LARGEST:g}",
+                    key=name,
+                    row=int(large[0]) + 1,
                 )
             )
             numbers[large] = np.nan

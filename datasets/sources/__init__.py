@@ -1,4 +1,4 @@
-"""The data sets known by name: one file each, and one row each in `SOURCES`."""
+"""The data sets known by name, a row each in `SOURCES`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _accept(name: str, thing: Any) -> tuple[str, Dataset]:
     if isinstance(thing, Dataset):
         return name, thing
     if not callable(thing):
-        raise PlugInError(f"dataset {shown(thing)}: must be a function that returns arrays, or what each site has")
+        raise PlugInError(f"dataset {shown(thing)}: must be a function that returns arrays, or each site's data")
     return name, Dataset(lambda places: as_source(thing()), groups="sites", sites=True)
 
 

@@ -1,4 +1,4 @@
-"""Two tables that scikit-learn carries."""
+"""Two data sets bundled with scikit-learn."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def digits(places: Places) -> Source:
 
 
 def _path(name: str) -> Path:
-    """Path of a table, found without importing scikit-learn, which takes over a second."""
+    """Return the path of a table without importing scikit-learn, which takes over a second."""
     spec = find_spec("sklearn")
     assert spec is not None, "scikit-learn is a dependency"
     assert spec.origin is not None

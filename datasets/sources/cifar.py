@@ -15,7 +15,7 @@ from edelweiss.datasets.files import Places, cached, downloaded, from_torchvisio
 from edelweiss.datasets.source import Bytes, Ints, Source
 
 TAR = "cifar10_images.tar"
-PADDING = 2**20  # bytes at the end of a tar, at most
+PADDING = 2**20  # most bytes of padding at the end of a tar
 _ARRAYS = ("images", "classes", "test_images", "test_classes")
 
 
@@ -41,7 +41,7 @@ def read(name: str, class_name: str, count: int, places: Places) -> Source:
 
 
 def _require_end(archive: tarfile.TarFile) -> None:
-    """Check that an archive that was read to its end has one, and nothing behind it: a part of it may be lost."""
+    """Check that an archive has an end marker and nothing after it; otherwise part of it may be lost."""
     assert archive.fileobj is not None
     archive.fileobj.seek(archive.offset)
     rest = archive.fileobj.read(PADDING + 1)
@@ -68,12 +68,12 @@ def _decode(tar: Path) -> tuple[Bytes, Ints, Bytes, Ints]:
             images = np.empty((len(members), 3, 32, 32), np.uint8)
             for index, member in enumerate(members):
                 member_name = member.name
-                # Never None: `members` are regular files.
+                # extractfile is not None: `members` are regular files.
                 with Image.open(archive.extractfile(member), formats=("JPEG", "PNG")) as image:  # type: ignore[arg-type]
                     if image.size != (32, 32):
                         raise ValueError(f"it is {image.width}x{image.height}")
                     images[index] = np.asarray(image.convert("RGB")).transpose(2, 0, 1)
-    except Exception as error:  # whatever a damaged archive or image leads to
+    except Exception as error:  # a damaged archive or image raises many kinds
         where = f"{tar} ({member_name})" if member_name else str(tar)
         raise DataError(
             f"{where} cannot be read: {reason(error)}; expected 32x32 JPEG images at train/<class>/<name>.jpg and "

@@ -1,4 +1,4 @@
-"""Folders as hospitals have them, one below another: a simulation of these hospitals on one machine."""
+"""One folder per hospital, for a simulation of these hospitals on one machine."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ log = logging.getLogger("edelweiss")
 
 
 def read_folders(places: Places, read: Callable[[str], Source]) -> Source:
-    """Read every folder in ``site-folders/`` of one of the places, or in the place itself, and join what they hold.
+    """Read and concatenate all folders in ``site-folders/`` of one of the places, or in the place itself.
 
-    One that is called ``test`` is no hospital: its rows are the common test set.
+    A folder ``test`` is not a hospital but the common test set.
 
     Parameters
     ----------
@@ -34,13 +34,12 @@ def read_folders(places: Places, read: Callable[[str], Source]) -> Source:
     Returns
     -------
     source
-        With a group for each folder, in the natural order of their names, and official test rows if there is a test
-        folder.
+        With one group per folder, in the natural order of names, and the test folder's rows as official test rows.
 
     Raises
     ------
     DataError
-        Naming everything that is wrong in any of them, or when they do not go together.
+        With all problems of all folders, or if their data differ in kind.
     """
     looked = places.under("site-folders", "")
     root, folders = next(((place, found) for place in looked if (found := _folders(place))), (None, []))
@@ -49,9 +48,10 @@ def read_folders(places: Places, read: Callable[[str], Source]) -> Source:
             f"site-folders: no folder with one of {', '.join(FILES)} in {' or '.join(map(str, looked))}; set data-root "
             "to the folder that holds one for each hospital",
             f"site-folders: no folder with one of {', '.join(FILES)} under {places.names}",
+            key="data-root",
         )
     if folders == [root / TEST]:
-        raise DataError.plain(f"site-folders: there is no folder but {TEST}, and that is the common test set")
+        raise DataError.plain(f"site-folders: the only folder is {TEST}, the common test set; add hospitals' folders")
     folders.sort(key=lambda folder: (folder.name == TEST, natural(folder.name)))
     sources: list[Source] = []
     problems: list[DataError] = []
@@ -67,10 +67,10 @@ def read_folders(places: Places, read: Callable[[str], Source]) -> Source:
         raise DataError.join(problems)
     for source in sources:
         for text in source.notes:
-            log.warning("%s", text)  # of images that are left out
+            log.warning("%s", text)  # images left out
     place = np.repeat(np.arange(len(sources)), [len(source.classes) for source in sources])
     known = np.concatenate([source.patient_ids for source in sources if source.patient_ids is not None])
-    # Each hospital numbers its own patients, so one of another folder is another patient.
+    # Each hospital numbers its own patients, so equal ids of two folders are different patients.
     _, patient_ids = np.unique(np.stack([place.astype(np.uint64), known]), axis=1, return_inverse=True)
     return Source(
         torch.cat([source.inputs for source in sources]),
@@ -88,7 +88,7 @@ def read_folders(places: Places, read: Callable[[str], Source]) -> Source:
 
 
 def _warnings(names: list[str], sources: list[Source]) -> tuple[DataError, ...]:
-    """Return what may be a mistake in any of the folders: what is the same in several, once."""
+    """Return the warnings of all folders, equal ones once."""
     found: dict[tuple[str, str], list[str]] = {}
     for name, source in zip(names, sources, strict=True):
         for warning in source.warnings:
@@ -100,7 +100,7 @@ def _warnings(names: list[str], sources: list[Source]) -> tuple[DataError, ...]:
 
 
 def _folders(place: Path) -> list[Path]:
-    """Return the folders in a place that hold a hospital's data."""
+    """Return a place's folders with a hospital's data."""
     try:
         return [folder for folder in place.iterdir() if any((folder / name).is_file() for name in FILES)]
     except OSError:
@@ -108,7 +108,7 @@ def _folders(place: Path) -> list[Path]:
 
 
 def _differences(names: list[str], sources: list[Source]) -> list[DataError]:
-    """Return what keeps folders from being one data set."""
+    """Return the differences that keep folders from being one data set."""
     shapes = {name: "x".join(map(str, source.inputs.shape[1:])) for name, source in zip(names, sources, strict=True)}
     if len(set(shapes.values())) > 1:
         listed = examples([f"{name} has {shape}" for name, shape in shapes.items()])

@@ -1,4 +1,4 @@
-"""HARBox: windows of motion sensors of many users' phones, one table per user."""
+"""HARBox: windows of motion-sensor readings from many users' phones, one table per user."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FEATURES = tuple(
     for sensor in ("accelerometer", "gyroscope", "magnetometer")
     for axis in "xyz"
 )
-LABELS = ("activity", "label")  # the last name in a header, if a table has one
+LABELS = ("activity", "label")  # last name of a header, if a table has one
 
 
 def read(places: Places) -> Source:
@@ -37,9 +37,10 @@ def read(places: Places) -> Source:
     files.sort(key=lambda file: natural(file.stem))
     if not files:
         raise DataError(
-            f"harbox: no <user>.csv in {' or '.join(map(str, folders))}; write there, for each user of HARBox, a line "
-            f"per window of 2 s with its {len(FEATURES)} numbers and the activity, or set data-root",
+            f"harbox: no <user>.csv in {' or '.join(map(str, folders))}; put one there for each user, with a line per "
+            f"window of 2 s: its {len(FEATURES)} numbers and the activity; or set data-root",
             f"harbox was not found under {places.names}",
+            key="data-root",
         )
     inputs, classes, users = cached("harbox", files, ("inputs", "classes", "users"), partial(decode, files))
     return Source(
@@ -58,18 +59,18 @@ def decode(files: Sequence[Path]) -> tuple[NDArray[np.float32], Ints, Ints]:
     Parameters
     ----------
     files
-        One per user. A line is a window: 900 numbers separated by commas (the 9 axes at the first moment, then at the
-        second, ...) and the activity, by name or as 0 to 4. The first line may name the columns.
+        One per user. A line is a window: 900 numbers separated by commas (the 9 axes at the first time step, then at
+        the second, ...) and the activity, by name or as 0 to 4. The first line may be a header.
 
     Returns
     -------
     inputs, classes, users
-        Shapes (n, 900), (n,) and (n,): the user is the place of the file.
+        Shapes (n, 900), (n,) and (n,); a user is the index of its file.
 
     Raises
     ------
     DataError
-        Naming the bad lines of all files.
+        With the bad lines of all files.
     """
     problems: list[DataError] = []
     tables = [_table(file, problems) for file in files]
@@ -81,7 +82,7 @@ def decode(files: Sequence[Path]) -> tuple[NDArray[np.float32], Ints, Ints]:
 
 
 def _table(file: Path, problems: list[DataError]) -> tuple[NDArray[np.float32], Ints]:
-    """Read one user; what is wrong is added to the problems."""
+    """Read one user; errors are added to ``problems``."""
     windows: list[NDArray[np.float32]] = []
     classes: list[int] = []
     bad: list[str] = []
@@ -113,12 +114,12 @@ def _table(file: Path, problems: list[DataError]) -> tuple[NDArray[np.float32], 
 
 
 def _window(values: Sequence[str]) -> NDArray[np.float32]:
-    """Parse one window; a ValueError says what is wrong with it."""
+    """Parse one window; raise ValueError with what the line has."""
     if len(values) != len(FEATURES):
         raise ValueError(f"{len(values)} numbers and an activity")
     try:
-        window = np.array(values, np.float64)  # in one go: a user's hour has millions of them
-        if "_" in (line := "".join(values)) or not line.isascii():  # which NumPy would take
+        window = np.array(values, np.float64)  # at once: an hour has millions of numbers
+        if "_" in (line := "".join(values)) or not line.isascii():  # NumPy accepts these
             raise ValueError
     except ValueError:
         window = np.array([_number(value) for value in values])
@@ -136,7 +137,7 @@ def _number(text: str) -> float:
 
 
 def _class(activity: str) -> int:
-    """Return the class of an activity, by name or number; a ValueError says that it is none."""
+    """Return the class of an activity given by name or number; raise ValueError for any other."""
     names = (*ACTIVITIES, *map(str, range(len(ACTIVITIES))))
     if activity.lower() not in names:
         raise ValueError(f"the activity {activity!r}")

@@ -33,6 +33,7 @@ def read(places: Places) -> Source:
             "processed.*.data files of https://archive.ics.uci.edu/dataset/45/heart+disease to one of "
             "these folders under those names, or set data-root",
             f"heart-disease: {examples(missing)} not found under {places.names}",
+            key="data-root",
         )
     tables = [_table(folder / name) for name in names]
     table = np.concatenate(tables)
@@ -47,7 +48,7 @@ def read(places: Places) -> Source:
 
 
 def _table(file: Path) -> NDArray[np.float64]:
-    """Read one hospital: 13 features and the target per line, `?` for a missing feature."""
+    """Read one hospital: each line has 13 features (`?` if missing) and the target."""
     rows, bad = [], []
     try:
         lines = read_file(file).decode(errors="replace").splitlines()

@@ -1,4 +1,4 @@
-"""Images in a folder for each class, as ImageNet and Tiny-ImageNet are handed on."""
+"""Images in one folder per class, as ImageNet and Tiny-ImageNet are distributed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from edelweiss.datasets.images import read_images
 from edelweiss.datasets.source import Bytes, Source
 
 SUFFIXES = (".png", ".jpg", ".jpeg")  # in any case
-ANNOTATIONS = "val_annotations.txt"  # Tiny-ImageNet's: lines of an image in val/images/, a tab, its class and more
+ANNOTATIONS = "val_annotations.txt"  # Tiny-ImageNet's: per line an image of val/images/, a tab, its class and more
 
 _ByClass = dict[str, list[Path]]
 
@@ -26,17 +26,16 @@ _ByClass = dict[str, list[Path]]
 def read(places: Places, form: ImageForm) -> Source:
     """Images in train/<class>/, and the official test set in val/<class>/ or test/<class>/, if there is one.
 
-    The folder is ``image-folder/`` in one of the places, or the place itself. A class is a folder in ``train/``, its
-    images lie there or below; classes 0, 1, ... are in the order of the folders' names. Test images lie in the same
-    way, or as Tiny-ImageNet's in ``val/images/`` with a list of their classes.
+    The folder is ``image-folder/`` in one of the places, or the place itself. Classes 0, 1, ... are the folders in
+    ``train/`` in the order of their names, with all images below them. Test images are arranged alike, or as in
+    Tiny-ImageNet in ``val/images/`` with a list of their classes.
 
-    Images are brought to the form, see `datasets.image_file.ImageForm`. They are decoded once; the cache folder gets a
-    copy, as large as they are in memory.
+    Images are decoded once to ``form``; the cache folder holds a copy as large as they are in memory.
 
     Raises
     ------
     DataError
-        Naming everything that is wrong, images by their paths in the folder.
+        With all problems; images by their paths in the folder.
     """
     folders = places.under("image-folder", "")
     folder = next((folder for folder in folders if (folder / "train").is_dir()), None)
@@ -45,6 +44,7 @@ def read(places: Places, form: ImageForm) -> Source:
             f"image-folder: no train/ in {' or '.join(map(str, folders))}; set data-root to the folder that holds "
             "train/<class>/ and, if there is a test set, val/<class>/ or test/<class>/",
             f"image-folder: no train/ under {places.names}",
+            key="data-root",
         )
     problems: list[DataError] = []
     try:
@@ -74,7 +74,7 @@ def read(places: Places, form: ImageForm) -> Source:
 
 
 def _by_class(folder: Path) -> _ByClass:
-    """Return the images in and below each folder, by its name; what is hidden plays no part."""
+    """Return the images in and below each folder, by its name, without hidden files."""
     return {
         entry.name: sorted(
             file for file in entry.rglob("*") if file.suffix.lower() in SUFFIXES and not file.name.startswith(".")
@@ -85,7 +85,7 @@ def _by_class(folder: Path) -> _ByClass:
 
 
 def _test(folder: Path, problems: list[DataError]) -> _ByClass:
-    """Return the test images of each class; what is wrong with a list of them goes to the problems."""
+    """Return the test images of each class; errors in a list of them are added to ``problems``."""
     file = folder / ANNOTATIONS
     if not file.is_file():
         return _by_class(folder)
@@ -109,16 +109,16 @@ def _test(folder: Path, problems: list[DataError]) -> _ByClass:
 
 
 def _wrong(train: _ByClass, tests: dict[str, _ByClass]) -> Iterator[tuple[str, str]]:
-    """Say what is wrong with the folders: for the site's own log, and without names of folders for everybody else."""
+    """Yield the problems of the folders: the full text, and one without names of folders."""
     if len(train) < 2:
         text = f"train/ holds {len(train)} folders of classes"
-        yield f"{text} ({examples(list(train))}); it must hold one for each of two classes or more", text
+        yield f"{text} ({examples(list(train))}); it must hold at least two, one per class", text
     if empty := sorted(name for name, files in train.items() if not files):
         text = f"train/ has {len(empty)} folders without any {', '.join(SUFFIXES)}"
         yield f"{text}: {examples(empty)}; fill or remove them", text
     known = [name for name, part in tests.items() if part.keys() & train.keys()]
     if len(known) == 2:
-        text = "val/ and test/ both have images by class, and it is unclear which is the test set; remove one"
+        text = "val/ and test/ both have images by class: it is unclear which is the test set; remove one"
         yield text, text
     if tests and not known:
         text = f"{' and '.join(f'{name}/' for name in tests)} without a folder named as one in train/"

@@ -1,4 +1,4 @@
-"""MNIST and Fashion-MNIST, from their idx files; MNIST in pairs of digits, for many classes."""
+"""MNIST and Fashion-MNIST from their idx files, and pairs of MNIST's digits as 100 classes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from edelweiss.datasets.source import Bytes, Ints, Source
 
 CLASSES = 10
 SIDE = 28
-MOST = 2**30  # bytes of a file, unpacked
+MOST = 2**30  # most bytes of an uncompressed file
 
 
 def read(name: str, class_name: str, places: Places) -> Source:
@@ -36,9 +36,9 @@ def read(name: str, class_name: str, places: Places) -> Source:
 
 
 def pairs(places: Places) -> Source:
-    """MNIST in pairs, for many classes: two digits side by side, halved to 14x14 each; class 10 a + b of 100.
+    """Pairs of MNIST's digits: a and b side by side, halved to 14x14 each; class 10 a + b of 100.
 
-    Every digit is once on the left. Its neighbour is drawn from the same part of MNIST, once and for all.
+    Each digit is once on the left; its neighbour is drawn from the same part of MNIST by a fixed seed.
     """
     single = read("mnist", "MNIST", places)
     assert single.test is not None, "MNIST has an official test set"
@@ -51,7 +51,7 @@ def pairs(places: Places) -> Source:
 
 
 def _found(inside: tuple[str, ...], root: Path) -> list[tuple[Bytes, Ints]] | None:
-    """Return both parts, from the first of the folders inside of a root that has them."""
+    """Return both parts from the first folder of a root that has them."""
     for folder in inside:
         parts = [_pair(root / folder, part) for part in ("train", "t10k")]
         if all(parts):
@@ -60,7 +60,7 @@ def _found(inside: tuple[str, ...], root: Path) -> list[tuple[Bytes, Ints]] | No
 
 
 def _pair(folder: Path, part: str) -> tuple[Bytes, Ints] | None:
-    """Images and classes of one part; None when either file is missing."""
+    """Return images and classes of one part; None if either file is missing."""
     arrays = []
     for kind in ("images-idx3", "labels-idx1"):
         name = f"{part}-{kind}-ubyte"
@@ -71,9 +71,8 @@ def _pair(folder: Path, part: str) -> tuple[Bytes, Ints] | None:
     images, classes = arrays
     if classes.size and classes.max() >= CLASSES:
         raise DataError(
-            f"{folder}: the {part} labels go up to {classes.max()}, and there are classes 0 to {CLASSES - 1}; download "
-            "them again",
-            f"the {part} labels are none of {CLASSES} classes",
+            f"{folder}: the {part} labels go up to {classes.max()}; allowed: 0 to {CLASSES - 1}; download them again",
+            f"the {part} labels are not of {CLASSES} classes",
         )
     if images.shape[1:] != (SIDE, SIDE) or classes.ndim != 1 or len(images) != len(classes):
         raise DataError(
@@ -91,13 +90,13 @@ def _idx(file: Path) -> Bytes:
         with gzip.open(io.BytesIO(data)) if file.suffix == ".gz" else io.BytesIO(data) as stream:
             zeros, kind, axes = stream.read(2), *(stream.read(2) + b"\0\0")[:2]
             if zeros != b"\0\0" or kind != 8 or axes not in (1, 3):
-                raise ValueError("it does not start as an idx file of images or labels")
+                raise ValueError("it does not begin like an idx file of images or labels")
             shape = np.frombuffer(stream.read(4 * axes), ">u4").tolist()
             if (size := math.prod(shape)) > MOST:
-                raise ValueError(f"it says that it holds {size:,} bytes, and {MOST:,} can be taken")
+                raise ValueError(f"its header announces {size:,} bytes; at most {MOST:,} are allowed")
             content = stream.read(size + 1)
         if len(content) != size or not size:
-            raise ValueError(f"it does not hold the {size:,} bytes that it says")
+            raise ValueError(f"it does not hold the {size:,} bytes that its header announces")
         return np.frombuffer(content, np.uint8).reshape(shape)
     except (OSError, EOFError, ValueError, zlib.error) as error:
         text = f"{file} cannot be read: {reason(error)}; download it again"

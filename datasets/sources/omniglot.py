@@ -16,10 +16,10 @@ from edelweiss.datasets.files import Places, cached, downloaded
 from edelweiss.datasets.source import Bytes, Ints, Mask, Source
 
 SIDE = 28
-LARGEST = 1000  # pixels of a side; theirs have 105
+LARGEST = 1000  # most pixels of a side; the original has 105
 PARTS = (
     ("images_background.zip", "images_evaluation.zip"),  # all 1,623 characters
-    ("images_background_small1.zip", "images_background_small2.zip"),  # 136 and 156, of which 50 are in both
+    ("images_background_small1.zip", "images_background_small2.zip"),  # 136 and 156 characters, 50 of them in both
 )
 _INSIDE = ("omniglot", "", "omniglot/omniglot-py", "omniglot-py")  # the last two are torchvision's
 TRAINED_SHARE = 1200 / 1623  # of the characters, as in the few-shot papers since Vinyals et al. 2016
@@ -28,9 +28,9 @@ TRAINED_SHARE = 1200 / 1623  # of the characters, as in the few-shot papers sinc
 def read(places: Places) -> Source:
     """Omniglot: grey images of 28x28, 20 of each handwritten character; a character turned by 90° is another class.
 
-    Class 4 c + r is character c, turned r times; a character with its turns is a group. The test rows are those of
-    423 in 1,623 characters, as in the few-shot papers, chosen once and for all. Where the whole data set is missing,
-    the two small background sets are read.
+    Class 4 c + r is character c turned r times; a character with its turns is a group. The test rows are those of 423
+    of the 1,623 characters, as in the few-shot papers, chosen by a fixed seed. Without the whole data set, the two
+    small background sets are read.
     """
     files = places.first(_found)
     if files is None:
@@ -50,7 +50,7 @@ def read(places: Places) -> Source:
 
 
 def _found(root: Path) -> list[Path] | None:
-    """Return the files in a root, those of the whole data if it has them."""
+    """Return a root's files, preferably those of the whole data set."""
     sets = [[root / folder / name for name in parts] for parts in PARTS for folder in _INSIDE]
     return next((files for files in sets if all(file.is_file() for file in files)), None)
 
@@ -61,20 +61,19 @@ def decode(files: Sequence[Path]) -> tuple[Bytes, Ints]:
     Parameters
     ----------
     files
-        Zip files with ``<set>/<alphabet>/<character>/<drawing>.png``. A drawing that several files hold, by alphabet,
-        character and name, counts once.
+        Zip files with ``<set>/<alphabet>/<character>/<drawing>.png``. A drawing in several files counts once.
 
     Returns
     -------
     images
-        Shape (n, 28, 28), 0 for paper to 255 for ink; a pixel is the mean of the square that it covers.
+        Shape (n, 28, 28), from 0 (paper) to 255 (ink); a pixel is the mean of the square that it covers.
     characters
-        Shape (n,): numbers from 0, in the order of the names of alphabets and characters; rows are in that order.
+        Shape (n,), ascending: numbers from 0, in the order of the names of alphabets and characters.
 
     Raises
     ------
     DataError
-        A file cannot be read, or holds no drawings at such paths.
+        If a file cannot be read or has no drawings at such paths.
     """
     from PIL import Image
 
@@ -97,7 +96,7 @@ def decode(files: Sequence[Path]) -> tuple[Bytes, Ints]:
                                 raise ValueError(f"it is {image.width}x{image.height}, more than a drawing")
                             small = image.convert("L").resize((SIDE, SIDE), Image.Resampling.BOX)
                         drawings[key] = 255 - np.asarray(small)  # ink is black
-    except Exception as error:  # whatever a damaged archive or image leads to
+    except Exception as error:  # a damaged archive or image raises many kinds
         where = f"{file} ({member})" if member else str(file)
         raise DataError(
             f"{where} cannot be read: {reason(error)}; download it again from https://github.com/brendenlake/omniglot",
@@ -109,7 +108,7 @@ def decode(files: Sequence[Path]) -> tuple[Bytes, Ints]:
 
 
 def held_out(characters: int) -> Mask:
-    """Choose the characters to test on, shape (characters,): always the same, whatever the seed of a run."""
+    """Choose the characters to test on, shape (characters,), independent of a run's seed."""
     chosen = np.ones(characters, np.bool_)
     chosen[np.random.default_rng(0).permutation(characters)[: round(characters * TRAINED_SHARE)]] = False
     return chosen

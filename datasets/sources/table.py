@@ -1,4 +1,4 @@
-"""A table of one's own in a simulation: read as a hospital's is, and dealt to sites."""
+"""The user's own table, to be split across simulated sites."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def read_grouped(
     Parameters
     ----------
     file
-        A CSV or Parquet file as hospitals have it; with a study any text file that the study describes.
+        A CSV or Parquet file like a hospital's; with a study, any text file that it describes.
     label, binary
         See `datasets.site.read_site`.
     group
-        Name of the column that says what each row belongs to, a hospital or a patient; no feature. Empty: none does.
+        Name of the column with each row's hospital or patient, which is not a feature; empty: none.
     study
         What the table means.
     labels
@@ -47,22 +47,21 @@ def read_grouped(
     Returns
     -------
     source
-        With groups and their names, in the natural order of the names, where there is a group column; features in the
-        order of their names. Whose a row is says the study's patient column, or without a study one called
-        ``"patient"``, which is no feature.
+        With a group column, groups in the natural order of their names. Features are sorted by name. The patient ids
+        are in the study's patient column, or without a study in a column ``"patient"``, which is not a feature.
 
     Raises
     ------
     DataError
-        Naming everything that is wrong.
+        With all problems.
     """
     if not is_file(file):
         text = f"data-file {shorter(file)}: there is no such file{gone(file)}"
-        raise DataError(text, "data-file: there is no such file")
+        raise DataError(text, "data-file: there is no such file", key="data-file")
     path = as_path(file)
     if not study and path.suffix not in SUFFIXES:
         text = f"must be a table, {' or '.join(SUFFIXES)}, or have a study file that describes it"
-        raise DataError(f"data-file {path}: {text}", f"data-file: {text}")
+        raise DataError(f"data-file {path}: {text}", f"data-file: {text}", key="data-file")
     frame = study.table(path, also=group) if study else read_table(path)
     label, patient = (study.label, study.patient) if study else (label, PATIENT if PATIENT in frame.columns else "")
     if patient == (labels.names[0] if labels else label):
@@ -83,17 +82,19 @@ def read_grouped(
 def _groups(
     frame: pd.DataFrame, file: Path, group: str, label: str, problems: list[DataError]
 ) -> tuple[Ints | None, tuple[str, ...]]:
-    """Return what each row belongs to, and the names of that; what is wrong goes to the problems."""
+    """Return each row's group and the groups' names; errors are added to ``problems``."""
     if group not in frame.columns or group == label:
         columns = [str(name) for name in frame.columns if name != label]
         text = f"{file}: no group-column {group!r}; columns: {', '.join(columns)}.{hint(group, columns, CLOSE)}"
-        problems.append(DataError(text, f"{file.name}: the group-column is not among its columns"))
+        public = f"{file.name}: the group-column is not among its columns"
+        problems.append(DataError(text, public, key="group-column", value=group))
         return None, ()
     values = as_text(frame[group])
     if len(missing := np.flatnonzero(values.str.lower().isin(MISSING))):
         rows = examples([f"row {row + 1}" for row in missing])
         text = f"{file}: group-column {group!r} is missing in {rows}; fill it in or remove the rows"
-        problems.append(DataError(text, f"{file.name}: the group-column is missing in {len(missing)} rows"))
+        public = f"{file.name}: the group-column is missing in {len(missing)} rows"
+        problems.append(DataError(text, public, key="group-column", row=int(missing[0]) + 1))
     names, groups = np.unique(values.to_numpy(str), return_inverse=True)
     order = sorted(range(len(names)), key=lambda place: natural(str(names[place])))
     return np.argsort(order)[groups].astype(np.int64), tuple(str(names[place]) for place in order)

@@ -72,10 +72,10 @@ class Content:
             again = "the run is of another version, or the file was changed: run it anew"
             raise RunError(f"{folder / 'config.toml'}: {'; '.join(error.problems)}; {again}") from None
         parts = {file: _part(folder / file) for file in ("status.json", about.FILE, EVIDENCE)}
-        for file, version in ((about.FILE, about.VERSION), (EVIDENCE, VERSION)):
-            if parts[file] and parts[file].get("version") != version:
+        for file, latest in ((about.FILE, about.VERSION), (EVIDENCE, VERSION)):
+            if parts[file] and parts[file].get("version") not in range(1, latest + 1):
                 found = shown(parts[file].get("version"))
-                raise RunError(f"{folder / file} is of version {found}, and this app reads {version}: run it anew")
+                raise RunError(f"{folder / file} has version {found}; this release reads 1 to {latest}: run it again")
         return cls(folder, config, parts["status.json"], parts[about.FILE], _lines(folder), parts[EVIDENCE] or None)
 
     @property

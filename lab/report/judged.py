@@ -95,7 +95,7 @@ def judged(run: Content) -> dict[str, Any]:
     every = together + ([] if together else list(evidence["sites"].items()))
     points = [
         [
-            f"{label}: {point['told']} at {point['fixed']} {point['at']:.2f}",
+            f"{label}: {point.get('measure') or point['told']} at {point['fixed']} {point['at']:.2f}",
             f"{point['reached']:.3f}",
             estimate(point),
             shown(point["threshold"]),

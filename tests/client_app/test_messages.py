@@ -111,7 +111,7 @@ BAD = {  # the table, what the coordinator is told, what only the site's own log
     "zero rows": ("a,b,label\n", "data.csv has no rows", ""),
     "an empty file": ("", "data.csv is empty", ""),
     "an infinite value": ("a,b,label\n4711e99999,2,0\n3,4,1\n", "1 values that are infinite", "4711e99999"),
-    "lines of another length": ("a,b,label\n4711,2\n3,4,1\n", "1 lines have another number of values", "line 2"),
+    "lines of another length": ("a,b,label\n4711,2\n3,4,1\n", "1 lines do not have as many values", "line 2"),
     "no feature": ("label\n0\n1\n", "no feature column", ""),
 }
 

@@ -24,7 +24,7 @@ def cohorts(draw: st.DrawFn) -> DataSummary:
     return DataSummary(
         shape=shape,
         classes=classes,
-        prior=draw(st.floats(0, 1, exclude_min=True, exclude_max=True, allow_subnormal=False)),
+        prior=draw(st.floats(1e-9, 1 - 1e-9)),
         shares=tuple(draw(st.lists(st.floats(0, 1), min_size=classes, max_size=classes))) if classes > 2 else (),
         shift=tuple(draw(st.lists(NUMBER, min_size=each[0], max_size=each[0]))),
         scale=tuple(draw(st.lists(ABOVE, min_size=each[1], max_size=each[1]))),

@@ -124,9 +124,9 @@ def test_the_run_s_own_names_are_theirs_in_any_order() -> None:
     [
         ("age,Oedema,Cardiomegaly\n1,1,0\n", "no label column 'Edema'. Did you mean 'Oedema'?"),
         (HEADER + "1,2,0\n2,yes,1\n", "label 'Edema' has row 1 ('2'), row 2 ('yes'); allowed: 1, 0, -1"),
-        (HEADER + "1,-1,0\n2,1,0\n", "label 'Edema' is uncertain (-1) in row 1; the run has to say"),
-        (HEADER + "1,1,0\n2,1,\n", "label 'Cardiomegaly' is blank in row 2; the run has to say with the key blank"),
-        (HEADER + "1,,\n2,,\n", "no row has a label that is known"),
+        (HEADER + "1,-1,0\n2,1,0\n", "label 'Edema' is uncertain (-1) in row 1; set the run's key"),
+        (HEADER + "1,1,0\n2,1,\n", "label 'Cardiomegaly' is blank in row 2; set the run's key blank"),
+        (HEADER + "1,,\n2,,\n", "no row has a known label"),
     ],
 )
 def test_mistakes_are_named_with_the_row(table: Write, text: str, said: str) -> None:

@@ -96,7 +96,7 @@ def test_a_file_that_is_no_table_says_what_it_is(tmp_path: Path, content: bytes,
 @pytest.mark.parametrize(
     ("columns", "said"),
     [
-        ({"a": [b"\xff\xfe", b"\0"]}, "holds bytes that are no text"),
+        ({"a": [b"\xff\xfe", b"\0"]}, "column 'a' holds bytes"),
         ({"a": [1.0, 2.0], " a": [3.0, 4.0]}, "'a' names more than one column"),
         ({"": [1.0, 2.0]}, "column 1 has no name"),
     ],
@@ -187,7 +187,7 @@ KNOWN: dict[str, tuple[str, Callable[[Path], object], str, Callable[[Path], obje
         lambda f: f.write_bytes(idx(np.zeros((40, 20, 20), np.uint8))),
         r"not \(n, 28, 28\)",
     ),
-    "a bomb": ("mnist", lambda d: write_mnist(d / "m", False), f"m/{TRAIN}", _bomb, "does not start as an idx"),
+    "a bomb": ("mnist", lambda d: write_mnist(d / "m", False), f"m/{TRAIN}", _bomb, "not begin like an idx file"),
     "zeros within": (
         "cifar10",
         lambda d: write_tar(d / "m/cifar10_images.tar"),

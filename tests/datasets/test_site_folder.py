@@ -94,64 +94,74 @@ def table_with(config: DataConfig, **fields: str) -> DataConfig:
 
 
 @pytest.mark.parametrize(
-    ("text", "says", "public"),
+    ("text", "says", "public", "place"),
     [
         (
             "a,b,label\n1,2,0\n4711,high,1\n2,1,1\n3,low,0\n",
             ["column 'b'", "row 2 ('high'), row 4 ('low')", "leave missing values empty"],
             "data.csv: a column has 2 values that are not numbers",
+            ("b", 2),
         ),
         (
             "a,label\n1,0\ninf,1\n1e39,1\n",
             ["column 'a' must be within +-1e+18", "row 2 ('inf'), row 3 ('1e39')"],
             "data.csv: a column has 2 values that are infinite or beyond 1e+18",
+            ("a", 2),
         ),
         (
             "a,label\n1,sick\n2,well\n3,sick\n",
             ["'sick' (2 rows), 'well' (1 rows)", "0/1, -1/+1, no/yes or false/true"],
-            "data.csv: the label has 2 different values that are not 0/1, -1/+1, no/yes or false/true",
+            "data.csv: the label has 2 distinct values that are not 0/1, -1/+1, no/yes or false/true",
+            ("label", None),
         ),
         (
             "a,label\n1,0\n2,1\n3,2\n",
             ["'2' (1 rows)"],
-            "data.csv: the label has 3 different values that are not 0/1, -1/+1, no/yes or false/true",
+            "data.csv: the label has 3 distinct values that are not 0/1, -1/+1, no/yes or false/true",
+            ("label", None),
         ),
         (
             "a,label\n1,0\n2,\n3,?\n",
             ["label 'label' is missing in row 2 (''), row 3 ('?')"],
             "data.csv: the label is missing in 2 rows",
+            ("label", 2),
         ),
         (
             "a,labels\n1,0\n",
             ["no label column 'label'", "set label to the name of one", "a, labels", "Did you mean 'labels'"],
             "data.csv: the label column is not among its 2 columns",
+            ("label", None),
         ),
         (
             "a;label\n1;0\n",
             ["separated by semicolons", 'delimiter = ";"'],
             "data.csv: its values are not separated by commas",
+            ("", None),
         ),
         (
             "a,label\n1,0\n2,1,secret\n\n3\n",
             ["header has 2 columns", "line 3 has 3, line 5 has 1"],
-            "data.csv: 2 lines have another number of values than the header",
+            "data.csv: 2 lines do not have as many values as the header",
+            ("", None),
         ),
         (
             "a,a,label\n1,2,0\n",
             ["'a' names more than one column"],
-            "data.csv: 1 names are those of more than one column",
+            "data.csv: 1 names stand for more than one column",
+            ("a", None),
         ),
-        ("a,label\n", ["a header and no rows"], "data.csv has no rows"),
-        ("", ["is empty"], "data.csv is empty"),
-        ("label\n0\n1\n", ["no feature column"], "data.csv has no feature column"),
+        ("a,label\n", ["a header and no rows"], "data.csv has no rows", ("", None)),
+        ("", ["is empty"], "data.csv is empty", ("", None)),
+        ("label\n0\n1\n", ["no feature column"], "data.csv has no feature column", ("", None)),
     ],
 )
-def test_a_bad_table(table: Write, text: str, says: list[str], public: str) -> None:
+def test_a_bad_table(table: Write, text: str, says: list[str], public: str, place: tuple[str, int | None]) -> None:
     config = table(text)
     error = problem(config)
     for part in [*says, str(Path(config.data_dir) / "data.csv")]:
         assert part in str(error)
     assert error.public == public
+    assert (error.key, error.row) == place
 
 
 def test_all_problems_are_told_at_once(table: Write) -> None:
@@ -192,7 +202,7 @@ def test_a_folder_without_data(tmp_path: Path) -> None:
     (folder / "data.csv").touch()
     (folder / "labels.csv").touch()
     assert "holds data.csv and labels.csv" in str(problem(config))
-    assert "data_dir is empty" in str(problem_without_folder())
+    assert "data-dir is empty" in str(problem_without_folder())
 
 
 def problem_without_folder() -> DataError:

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -177,7 +178,7 @@ def test_the_table_has_each_item_once_and_says_what_is_not_known(folder: Path) -
 @pytest.mark.parametrize(
     ("file", "content", "said"),
     [
-        ("about.json", '{"version": 7}', "is of version 7, and this app reads 1"),
+        ("about.json", '{"version": 7}', "about.json has version 7; this release reads 1"),
         ("about.json", "[]", "no JSON object"),
         ("about.json", "{", "about.json is damaged"),
         ("metrics.jsonl", '{"round": 1}\n{"rou', "metrics.jsonl is damaged"),
@@ -200,6 +201,18 @@ def test_a_damaged_folder_is_named_and_left_as_it_is(tmp_path: Path, file: str, 
         write_report(folder)
     assert "\n" not in str(caught.value)
     assert sorted(path.name for path in folder.iterdir()) == before
+
+
+def test_a_report_is_written_from_evidence_of_version_1(folder: Path, tmp_path: Path) -> None:
+    """An operating point said ``told`` there where it says ``measure`` now."""
+    old = shutil.copytree(folder, tmp_path / "run")
+    file = old / "evidence.json"
+    assert '"measure":' in file.read_text()
+    content = json.loads(file.read_text().replace('"measure":', '"told":'))
+    file.write_text(json.dumps(content | {"version": 1}))
+    write_report(old)
+    said = Page((old / "report.html").read_text()).said
+    assert "sensitivity at specificity 0.90" in said
 
 
 @pytest.mark.slow

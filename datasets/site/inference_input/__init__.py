@@ -1,4 +1,4 @@
-"""A file of patients that a model is to be used on: read in chunks, by the names of the columns, without labels."""
+"""New patients to use a model on: read in chunks, by column name, without labels."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 def open_inference_input(
     place: str | Path, meaning: ModelSchema, data_summary: DataSummary, others: Sequence[str] = ()
 ) -> InferenceTable | InferenceImages:
-    """Open a file of patients, or a folder that holds one as a site's folder does.
+    """Open a file of patients, or a folder that holds one like a site's folder.
 
     Raises
     ------
     DataError
-        When there is none, or it is none that the model can be used on.
+        If it does not exist or does not fit the model.
     """
     images = len(data_summary.shape) == 3
     wanted = ("labels.csv",) if images else ("data.csv", "data.parquet")

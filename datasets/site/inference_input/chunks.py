@@ -1,4 +1,4 @@
-"""What comes of reading new patients: some of them at a time, so that a file may be larger than memory."""
+"""Chunks of new patients, so that a file may be larger than memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-BLOCK = 1024  # rows that an evaluation computes at once; chunks of whole blocks give the same bits
+BLOCK = 1024  # rows per evaluation step; chunks of whole blocks give the same bits
 LONGEST = 2**24  # characters of a line
 
 
@@ -21,7 +21,7 @@ class Chunk:
 
 
 def bounded(stream: io.TextIOWrapper) -> Iterator[str]:
-    """Yield the lines of a file; ValueError for one that would fill the memory."""
+    """Yield the lines of a file; raise ValueError for an overlong one."""
     while line := stream.readline(LONGEST):
         if len(line) == LONGEST:
             raise ValueError(f"a line has more than {LONGEST:,} characters")

@@ -1,4 +1,4 @@
-"""Images of new patients, read as a list says."""
+"""Images of new patients, as a list names them."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 
 class InferenceImages:
-    """Images of patients, as ``labels.csv`` lists them: the column ``path``, and any others; opening it reads the list.
+    """Images of patients, listed as in ``labels.csv``: a column ``path`` and any others. Opening it reads the list.
 
-    Attributes as of `InferenceTable`; all columns are kept.
+    Attributes as for `InferenceTable`; all columns are kept.
     """
 
     missing = 0
@@ -35,7 +35,7 @@ class InferenceImages:
     def __init__(self, file: Path, meaning: ModelSchema, data_summary: DataSummary) -> None:
         self.file, self.notes = file, list[str]()
         self._shape = data_summary.shape
-        # Grey images may be shown to a model of colours; of colour images it must say that they were made grey.
+        # A colour model takes grey images; a grey model takes colour images only if it was trained with image-colour.
         colour = "rgb" if meaning.image_colour == "auto" and data_summary.shape[0] == 3 else meaning.image_colour
         self._form = ImageForm(meaning.image_size, meaning.image_fit, colour)
         try:
@@ -48,10 +48,10 @@ class InferenceImages:
         wrong = list(wrong_names(file, self.kept))
         if "path" not in self.kept:
             columns = ", ".join(self.kept) or "none"
-            wrong.append(DataError(f"{file}: no column 'path', which names the images; columns: {columns}"))
+            wrong.append(DataError(f"{file}: no column 'path', which names the images; columns: {columns}", key="path"))
         for number, row in enumerate(self._rows, 1):
             if len(row) != len(self.kept):
-                text = f"row {number} has {len(row)} values, and there are {len(self.kept)} columns"
+                text = f"row {number} has {len(row)} values for {len(self.kept)} columns"
                 wrong.append(DataError(f"{file}: {text}"))
         if not self._rows:
             wrong.append(DataError(f"{file} has no rows"))
@@ -71,7 +71,7 @@ class InferenceImages:
             if images.shape[1:] != self._shape:
                 (have, need) = ("x".join(map(str, shape)) for shape in (images.shape[1:], self._shape))
                 wrong = f"have the shape {have}, and the model takes {need}"
-                kind = Kind(wrong, "bring them to that, as in training", "refused")
+                kind = Kind(wrong, "convert them as in training", "refused")
                 faults.add(kind, f"rows {start + 1} to {start + len(rows)}")
             else:
                 yield Chunk(torch.from_numpy(images), [list(row) for row in rows])

@@ -1,4 +1,4 @@
-"""A table of new patients, read by the names of its columns."""
+"""A table of new patients, read by column name."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from edelweiss.datasets.data_summary import DataSummary
     from edelweiss.datasets.model_schema import ModelSchema
 
-CELLS = 2**20  # of a chunk, about, as text
-FIRST = 5  # rows that a message names
+CELLS = 2**20  # cells per chunk, roughly
+FIRST = 5  # rows named in a message
 
 
 class Wrong:
-    """What is wrong with values, by column and reason: how many there are, and the first few with their rows."""
+    """Invalid values by column and reason: their number, and the first few with their rows."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -43,7 +43,7 @@ class Wrong:
         return bool(self._found)
 
     def add(self, where: str, why: str, rows: Iterable[str], count: int) -> None:
-        """Note so many values; rows name the first few of them."""
+        """Add ``count`` values; ``rows`` describes the first few."""
         first, before = self._found.get((where, why), ([], 0))
         first += [row for row, _ in zip(rows, range(FIRST - len(first)), strict=False)]
         self._found[where, why] = (first, before + count)
@@ -64,26 +64,25 @@ class InferenceTable:
     Parameters
     ----------
     file
-        The table. Of a model that was trained with a study file it is in the study's own spelling.
+        The table, in the study's spelling if the model was trained with a study file.
     meaning, data_summary
-        What the model's file says. Where it names no features, those columns are taken for them whose names, in
-        alphabetical order, have the hash that it says.
+        From the model's file. If it names no features, the columns must have the hash of names that it gives.
     others
-        Columns that are no features; only needed where the names of those are not known.
+        Columns that are not features; needed only if the model's file names no features.
 
     Attributes
     ----------
     kept : tuple of str
-        Columns that are no features, in their order.
+        Columns that are not features, in their order.
     notes : list of str
-        What is unusual, and does no harm.
+        Harmless oddities.
     missing : int
         Missing values so far.
 
     Raises
     ------
     DataError
-        When it is no table, or its columns are not those that the model needs; all that is wrong with them is named.
+        If it is no table, or lacks columns that the model needs; with all problems.
     """
 
     def __init__(self, file: Path, meaning: ModelSchema, data_summary: DataSummary, others: Sequence[str] = ()) -> None:
@@ -92,11 +91,11 @@ class InferenceTable:
         self.wrong = Wrong(file)
         self._parquet = file.suffix == ".parquet"
         self._separator = self.study.delimiter if self.study else ","
-        self._headless = False  # where the study says the header
-        self._first: list[list[str]] = []  # rows, after the first line
+        self._headless = False  # the study gives the header
+        self._first: list[list[str]] = []  # rows after the first line
         try:
             self.names = self._header()
-        except Exception as error:  # of Arrow in a damaged file, too
+        except Exception as error:  # Arrow raises many kinds on a damaged file
             raise self._unreadable(error) from None
         if problems := [*self._wrong_header(meaning.features)]:
             raise DataError.join(problems)
@@ -104,17 +103,17 @@ class InferenceTable:
         self.kept = tuple(name for name in self.names if name not in self.features)
         order = [name for name in self.names if name in self.features]
         if order != list(self.features):
-            self.notes.append("the features are in another order than the model's: each is taken by its name")
+            self.notes.append("the features are not in the model's order: they are matched by name")
 
     def chunks(self) -> Iterator[Chunk]:
         """Read the rows.
 
-        Once a value is wrong no more chunks come, but all rows are looked at.
+        After the first invalid value no more chunks come, but all rows are checked.
 
         Raises
         ------
         DataError
-            At the end, naming all that is wrong.
+            At the end, with all problems.
         """
         first = 1
         try:
@@ -127,7 +126,7 @@ class InferenceTable:
                     yield Chunk(torch.from_numpy(inputs), kept.to_numpy(object).tolist())
         except DataError:
             raise
-        except Exception as error:  # of pandas, Arrow and the codecs in a damaged file
+        except Exception as error:  # pandas, Arrow and codecs raise many kinds on a damaged file
             raise self._unreadable(error) from None
         if self.wrong:
             raise DataError.join(self.wrong.errors())
@@ -165,8 +164,8 @@ class InferenceTable:
         self._headless = bool(study and study.header and names != list(study.header))
         if study and self._headless:
             if len(names) != len(study.header):
-                text = f"its first line has {len(names)} values, and the study says {len(study.header)} columns"
-                yield DataError(f"{self.file}: {text}", "the table has another number of columns than the study says")
+                text = f"its first line has {len(names)} values, but the study names {len(study.header)} columns"
+                yield DataError(f"{self.file}: {text}", "the number of columns is not that of the study")
             self.names = list(study.header)
             return
         if not names:
@@ -178,7 +177,7 @@ class InferenceTable:
     def _features(self, meaning: ModelSchema, data_summary: DataSummary, others: Sequence[str]) -> tuple[str, ...]:
         """Return the columns that are features, in the model's order."""
         problems = [
-            DataError(f"there is no column {name!r}.{hint(name, self.names)}", "a column that is named is not there")
+            DataError(f"there is no column {name!r}.{hint(name, self.names)}", "a named column is missing", key=name)
             for name in others
             if name not in self.names
         ]
@@ -195,8 +194,8 @@ class InferenceTable:
                     DataError(
                         f"{self.file}: the model's file does not name its {data_summary.shape[0]} features, only the "
                         f"fingerprint {data_summary.columns} of their names, and the {len(features)} columns "
-                        f"{examples([*map(repr, features)])} have {columns_hash(features)}: name all that are no "
-                        "features with --others, and spell the features as the hospitals do",
+                        f"{examples([*map(repr, features)])} have {columns_hash(features)}: name all columns that are "
+                        "not features with --others, and spell the features as the hospitals do",
                         "the columns are not the model's features",
                     )
                 )
@@ -246,7 +245,7 @@ class InferenceTable:
             yield pd.DataFrame(taken, columns=self.names, dtype=str)
 
     def _inputs(self, frame: pd.DataFrame, first: int) -> NDArray[np.float32]:
-        """Return the features of some rows, in the model's order; what is wrong is noted."""
+        """Return the features of some rows, in the model's order; collect invalid values."""
         inputs = np.empty((len(frame), len(self.features)), np.float32)
         described = {column.name: column for column in self.study.columns} if self.study else {}
         for index, name in enumerate(self.features):
