@@ -112,17 +112,15 @@ NOT_COMPARED = (
 class Site:
     """Statistics of a site's held-out samples."""
 
-    counts: Counts  # counts of its scores
+    counts: Counts  # of its scores
     auroc: delong.Auroc | None = None  # the exact AUROC; default: that of the counts
-    design: Design = SINGLE  # design effects
+    design: Design = SINGLE
     grouped: bool = False  # whether the scores are aggregated over groups of patients
-    groups: Sequence[Group] = ()  # subgroups
-    # other, covariance: AUROC of the model under comparison, None without one, and the covariance of the two
-    other: delong.Auroc | None = None
-    covariance: float = math.nan
-    # other_counts, spread: counts of the other model's scores, and the sums of `evidence.paired`; None without one
-    other_counts: Counts | None = None
-    spread: Spread | None = None
+    groups: Sequence[Group] = ()
+    other: delong.Auroc | None = None  # of the model under comparison; None without one
+    covariance: float = math.nan  # of the two AUROCs
+    other_counts: Counts | None = None  # of the other model's scores
+    spread: Spread | None = None  # the sums of `evidence.paired`
 
 
 def summary(

@@ -32,23 +32,22 @@ BLANK = "blank"  # how a run writes an empty view
 class ImageRules:
     """How a site's images are read."""
 
-    form: ImageForm = UNCHANGED  # what they are brought to
-    # the values of the column `view` that are looked at, in any case, "blank" where it is empty; empty: all
-    views: tuple[str, ...] = ()
-    bad_images: float = 0.0  # in [0, 1). The share of these rows whose images may be unreadable, and are then left out
+    form: ImageForm = UNCHANGED  # size, colour and fit
+    views: tuple[str, ...] = ()  # values of the column `view`, in any case; "blank" for empty ones. Empty: all
+    bad_images: float = 0.0  # in [0, 1): share of these images that may be unreadable and are then left out
     follow_links: bool = False  # whether links may lead out of the folder
-    cache: ImageCache | None = None  # where decoded images are kept; None: in memory
+    cache: ImageCache | None = None  # cache of decoded images; None: in memory
 
 
 @dataclass(frozen=True)
 class Listed:
-    """What was read."""
+    """The images read from a list."""
 
     pixels: Bytes  # shape (n, C, H, W)
-    kept: Mask  # shape (N,) bool: which of the rows these n are
-    warnings: list[DataError]  # what the site goes on with: unreadable images that are left out, and the like
-    notes: list[str]  # what was left out because the run wants it so
-    changes: list[Change]  # what was left out, in numbers
+    kept: Mask  # shape (N,) bool: the rows of these n images
+    warnings: list[DataError]  # problems that the site continues with, such as unreadable images that are left out
+    notes: list[str]  # what was left out as the run asks
+    changes: list[Change]  # how many rows were left out
 
 
 PLAIN = ImageRules()

@@ -36,17 +36,15 @@ DATE = re.compile(r"^(\d{4}-\d{1,2}-\d{1,2}|\d{1,2}[./]\d{1,2}[./]\d{2,4})([ T].
 
 @dataclass(frozen=True)
 class Column:
-    """What one feature means."""
+    """One feature."""
 
     name: str  # in the table's header
-    unit: str = ""  # for people
-    # low, high: allowed range of numbers, both included
-    low: float = -math.inf
+    unit: str = ""  # shown in messages
+    low: float = -math.inf  # allowed range, inclusive
     high: float = math.inf
-    # of a category: pairs of a word in the table and the number that stands for it. Empty: it is a number
-    codes: tuple[tuple[str, float], ...] = ()
-    missing: tuple[str, ...] = ()  # texts that stand for a missing value here, beside the study's
-    bands: tuple[float, ...] = ()  # numbers, ascending, at which subgroups of a number begin
+    codes: tuple[tuple[str, float], ...] = ()  # for a category: pairs of a word and its number; empty: it is a number
+    missing: tuple[str, ...] = ()  # texts for a missing value, in addition to the study's
+    bands: tuple[float, ...] = ()  # numbers, ascending, at which subgroups begin
 
     def parted(self, values: NDArray[np.float32]) -> dict[str, Mask]:
         """Return which values belong to each subgroup: the words of a category, the bands of a number."""
@@ -67,23 +65,18 @@ class Column:
 
 @dataclass(frozen=True)
 class Study:
-    """What the tables of a study look like."""
+    """The content of a study file. Its texts ignore case, and whole numbers may be written with a point and zeros."""
 
-    columns: tuple[Column, ...]  # the features; other columns of a table are not read
+    columns: tuple[Column, ...]  # the features; other columns are not read
     label: str  # name of the label column
-    classes: tuple[tuple[str, ...], ...]  # for each class from 0 the texts in that column that mean it
-    file: str = "data.csv"  # name of the table in a hospital's folder, or a pattern that one file has
-    # delimiter, decimal: between values, and within numbers
-    delimiter: str = ","
-    decimal: str = "."
-    # names of all columns in their order, where tables have no line with them. Empty: the first line has them
-    header: tuple[str, ...] = ()
-    # texts that stand for a missing value, but where they are a word of a category; an empty one always does. As all
-    # texts of a study they mean any spelling: capitals do not count, and whole numbers may have a point and zeros
-    missing: tuple[str, ...] = MISSING[1:]
-    patient: str = ""  # column that says whose a row is; empty: none
-    # names of features that are categories or have bands: a model is evaluated in each of their subgroups, too
-    subgroups: tuple[str, ...] = ()
+    classes: tuple[tuple[str, ...], ...]  # for each class from 0, the texts in that column that mean it
+    file: str = "data.csv"  # name of the table in a hospital's folder, or a pattern that matches one file
+    delimiter: str = ","  # between values
+    decimal: str = "."  # within numbers
+    header: tuple[str, ...] = ()  # names of all columns in order, for tables without a header; empty: the first line
+    missing: tuple[str, ...] = MISSING[1:]  # texts for a missing value, unless a word of the category; "" always is
+    patient: str = ""  # column with the patient ids; empty: none
+    subgroups: tuple[str, ...] = ()  # features, with codes or bands, in whose subgroups a model is evaluated
 
     def place(self, folder: str) -> Path:
         """Return the table's file.

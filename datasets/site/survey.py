@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Survey:
-    """What there is."""
+    """Counts of images by size, format and view."""
 
-    headers: list[Header]  # of the files that have one
-    rows: int  # of the list
-    views: Counter[str]  # how many images are of each view; empty without the column
+    headers: list[Header]  # those of the readable files
+    rows: int  # rows of the list
+    views: Counter[str]  # images of each view; empty without the column
 
     @classmethod
     def of(cls, folder: str, follow_links: bool) -> Survey | None:

@@ -14,13 +14,12 @@ from edelweiss.datasets.sources import bundled, cifar, harbox, heart_disease, im
 
 @dataclass(frozen=True)
 class Dataset:
-    """A row of the registry."""
+    """A data set of the registry."""
 
-    read: Callable[..., Source]  # finds, reads and returns the data set; where `sized`, it takes image-size too
-    # what rows belong to that the partition by-group keeps together, such as "characters"; empty: nothing
-    groups: str = ""
+    read: Callable[..., Source]  # reads the data set; if `sized`, takes the form of its images
+    groups: str = ""  # the groups that the partition by-group keeps together, such as "characters"; empty: none
     sites: bool = False  # whether these groups are natural sites, for the partition sites
-    sized: bool = False  # whether it is images of any size, which the key image-size scales
+    sized: bool = False  # whether it has images of any size, scaled by the key image-size
     features: tuple[str, ...] = ()  # names of a table's columns, in the order of the inputs
 
 

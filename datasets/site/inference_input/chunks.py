@@ -17,7 +17,7 @@ class Chunk:
     """Some patients."""
 
     inputs: Tensor  # shape (n, F) float32, NaN where missing, or (n, C, H, W) uint8
-    kept: list[list[str]]  # for each patient the values of the columns that are no features
+    kept: list[list[str]]  # per patient, the values of the columns that are not features
 
 
 def bounded(stream: io.TextIOWrapper) -> Iterator[str]:
