@@ -12,6 +12,7 @@ import torch
 from edelweiss.client_app.loader import Batches, Loader, parts
 from edelweiss.common import Stream
 from edelweiss.datasets import Augmentation, Sampler, Samples, make_sampler
+from edelweiss.federation import Differences
 from edelweiss.problems import Problem
 from edelweiss.problems.network import evaluation_batch
 
@@ -35,7 +36,7 @@ def stream(seed: int, site: int, server_round: int, phase: int) -> torch.Generat
     return torch.Generator().manual_seed(int(state[0]))
 
 
-class SiteOracle:
+class SiteOracle(Differences):
     """Batches and gradients of one site; what `federation.Oracle` describes.
 
     Parameters

@@ -12,6 +12,7 @@ from torch.nn.functional import pad
 
 from edelweiss.client_app.loader import parts
 from edelweiss.common import PROCESS_CACHE
+from edelweiss.federation import Differences
 from edelweiss.problems.stacked import Stacked
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def rows_of(each: Sequence[Arrays]) -> Arrays:
     return stack
 
 
-class StackedOracle:
+class StackedOracle(Differences):
     """The oracles of K clients as one, whose vectors have K rows; see `federation.Oracle`.
 
     Parameters

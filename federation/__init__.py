@@ -6,7 +6,7 @@ from edelweiss.federation.checkpoints import Checkpoints, Snapshot
 from edelweiss.federation.encoding import Encoding
 from edelweiss.federation.errors import BadAnswerError, DivergedError, RunError, StrategyError, TooFewRepliesError
 from edelweiss.federation.exchange import Exchange
-from edelweiss.federation.oracle import Oracle
+from edelweiss.federation.oracle import Differences, Oracle
 from edelweiss.federation.sites import Reply, Site
 from edelweiss.federation.stages import RoundContext, Stages
 from edelweiss.federation.strategy import FederatedStrategy

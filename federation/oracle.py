@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 from edelweiss.problems.capabilities import ClosedFormDual, InnerFunction, Layers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
     import torch
     from torch import Tensor
 
     from edelweiss.problems import Batch
+
+
+Point = tuple["Tensor", "Tensor | None"]
+"""x, and y where there is one."""
 
 
 class Oracle(ClosedFormDual, InnerFunction, Layers, Protocol):
@@ -33,6 +37,12 @@ class Oracle(ClosedFormDual, InnerFunction, Layers, Protocol):
 
     def gradient(self, x: Tensor, y: Tensor | None = None, batch: Batch | None = None) -> tuple[Tensor, Any]:
         """Return (gx, gy) at any point, on the given batch or on a fresh one; gy is None without a y."""
+        ...
+
+    def difference(
+        self, here: Point, before: Point, weights: tuple[float, float] = (1.0, 1.0), estimates: Point | None = None
+    ) -> tuple[Tensor, Any]:
+        """Return g(here) - weight g(before), both on one fresh batch; see `Differences`."""
         ...
 
     def full_gradient(self, x: Tensor, y: Tensor | None = None) -> tuple[Tensor, Any]:
@@ -62,3 +72,38 @@ class Oracle(ClosedFormDual, InnerFunction, Layers, Protocol):
     def project(self, y: Tensor) -> Tensor:
         """Return y projected onto its feasible set."""
         ...
+
+
+class Differences:
+    """Differences of two gradients on one batch, for an oracle that draws batches and takes gradients.
+
+    A site under differential privacy clips and noises them as one answer, with a clip of their own: a difference is
+    small where the points are near, or the weight is.
+    """
+
+    draw: Callable[[], Batch | None]
+    gradient: Callable[..., tuple[Tensor, Any]]
+
+    def difference(
+        self, here: Point, before: Point, weights: tuple[float, float] = (1.0, 1.0), estimates: Point | None = None
+    ) -> tuple[Tensor, Any]:
+        """Return g(here) - weight (g(before) - estimate) by x and by y, on one fresh batch: two gradients.
+
+        Parameters
+        ----------
+        here, before : (x, y)
+            Points; y is None for a minimisation.
+        weights : (float, float)
+            Of the gradients at ``before`` by x and by y, in [0, 1].
+        estimates : (u, v), optional
+            What the gradients at ``before`` are corrected by; default: nothing. Not written to.
+        """
+        batch = self.draw()
+        # The old point first: a network is still bound to it, and its batch-norm statistics end at the new one.
+        old = self.gradient(*before, batch)
+        new = self.gradient(*here, batch)
+        # The gradients are ours: g - weight (p - u) needs no further vector, and leaves u as it was.
+        for gradient, previous, weight, estimate in zip(new, old, weights, estimates or (None, None), strict=True):
+            if gradient is not None:
+                gradient.sub_(previous if estimate is None else previous.sub_(estimate), alpha=weight)
+        return new

@@ -101,23 +101,19 @@ class Cdma(FederatedStrategy, FirstCome):
         """Line 1, or lines 3-6."""
         anchor_x, anchor_y = sent["x"], sent["y"]
         if context.phase == "direction":  # l.1
-            batch = oracle.draw()
-            # The old point first: batch-norm statistics end at the new one.
-            before = oracle.gradient(sent["x_prev"], sent["y_prev"], batch) if "x_prev" in sent else None
-            du, dv = oracle.gradient(anchor_x, anchor_y, batch)
-            if before is not None:
-                du.sub_(before[0], alpha=1 - self.alpha)
-                dv.sub_(before[1], alpha=1 - self.alpha)
+            if "x_prev" in sent:
+                weights = (1 - self.alpha, 1 - self.alpha)
+                du, dv = oracle.difference((anchor_x, anchor_y), (sent["x_prev"], sent["y_prev"]), weights)
+            else:
+                du, dv = oracle.gradient(anchor_x, anchor_y)
             return {"u": du, "v": dv}, {}
         u, v = sent["u"], sent["v"]
         lr, lr_dual = self.lr * context.rate, self.lr_dual * context.rate
         x, y = anchor_x.sub(u, alpha=lr), oracle.project(anchor_y + lr_dual * v)  # the first step
         for _ in range(context.local_steps - 1):  # l.3
-            batch = oracle.draw()
-            px, py = oracle.gradient(anchor_x, anchor_y, batch)
-            gx, gy = oracle.gradient(x, y, batch)  # l.4
-            x.add_(gx.sub_(px).add_(u), alpha=-lr)  # l.5
-            y = oracle.project(y + lr_dual * (gy - py + v))  # l.6
+            dx, dy = oracle.difference((x, y), (anchor_x, anchor_y))  # l.4
+            x.add_(dx.add_(u), alpha=-lr)  # l.5
+            y = oracle.project(y + lr_dual * (dy + v))  # l.6
         return {"x": x, "y": y}, {}
 
     def aggregate(self, state: Arrays, replies: Iterable[Reply], context: RoundContext) -> Arrays:

@@ -87,11 +87,9 @@ class FedNest(FederatedStrategy):
         else:
             y = oracle.project(y + lr_dual * h)
         for _ in range(context.local_steps - 1):
-            batch = oracle.draw()
-            px, py = oracle.gradient(sent["x"], sent["y"], batch)
-            gx, gy = oracle.gradient(x, y, batch)
+            dx, dy = oracle.difference((x, y), (sent["x"], sent["y"]))
             if on_x:
-                x.add_(gx.sub_(px).add_(h), alpha=-lr)  # l.9
+                x.add_(dx.add_(h), alpha=-lr)  # l.9
             else:
-                y = oracle.project(y + lr_dual * (gy - py + h))  # l.5
+                y = oracle.project(y + lr_dual * (dy + h))  # l.5
         return ({"x": x} if on_x else {"y": y}), {}

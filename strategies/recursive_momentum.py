@@ -74,14 +74,8 @@ def corrected(
     tuple
         New vectors u and v; v is None without y.
     """
-    (u, v), (weight, weight_dual) = estimators, weights
-    batch = oracle.draw()
-    # The old point first: a network is still bound to it, and its batch-norm statistics end at the new one.
-    px, py = oracle.gradient(*previous, batch)
-    gx, gy = oracle.gradient(*point, batch)
-    # The gradients are ours: g + (1 - weight)(u - p) needs no further vector, and leaves u as it was.
-    gx.sub_(px.sub_(u), alpha=1 - weight)
-    return gx, gy if v is None else gy.sub_(py.sub_(v), alpha=1 - weight_dual)
+    weight, weight_dual = weights
+    return oracle.difference(point, previous, (1 - weight, 1 - weight_dual), estimators)
 
 
 def own_point(memory: Arrays, received: Arrays, context: RoundContext) -> tuple[Tensor, Any]:

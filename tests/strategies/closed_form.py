@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from edelweiss.federation import FederatedStrategy
+from edelweiss.federation import Differences, FederatedStrategy
 from edelweiss.problems.saddle import saddle_coefficients
 from edelweiss.strategies import ALGORITHMS
 from tests.problems.example import given_saddle
@@ -17,7 +17,7 @@ from tests.strategies.halves import Arrays, OpenOracle, parted, saddle_oracles
 STEPS = 0.02  # all step sizes
 
 
-class Bowl:
+class Bowl(Differences):
     """f_k = ½ ‖x - b_k‖², also as f(g(x)) with g(x) = x; no noise. The mean's minimum is the mean of the b_k."""
 
     def __init__(self, center: Tensor) -> None:

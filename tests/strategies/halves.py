@@ -15,7 +15,17 @@ from torch import Tensor
 from edelweiss.client_app.oracle import SiteOracle
 from edelweiss.client_app.stacked_oracle import rows_of
 from edelweiss.client_app.vectorised import _row, _shapes
-from edelweiss.federation import FederatedStrategy, Oracle, Reply, RoundContext, Site, SkipsPhases, pack, unpack
+from edelweiss.federation import (
+    Differences,
+    FederatedStrategy,
+    Oracle,
+    Reply,
+    RoundContext,
+    Site,
+    SkipsPhases,
+    pack,
+    unpack,
+)
 from edelweiss.problems import Setting
 from tests.problems.example import GivenSaddle, given_saddle
 from tests.reference.games import RegressionGame
@@ -33,7 +43,7 @@ OpenOracle = Callable[[int, int], Oracle]
 """(site, round) → the oracle of that site in that round."""
 
 
-class RegressionOracle:
+class RegressionOracle(Differences):
     """One client of a `RegressionGame` in one round: its gradients in torch, without autograd, which takes far longer.
 
     Attributes

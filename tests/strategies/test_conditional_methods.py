@@ -15,7 +15,7 @@ from torch import Tensor
 
 from edelweiss.client_app.oracle import SiteOracle
 from edelweiss.config import ConfigError, RunConfig
-from edelweiss.federation import FederatedStrategy
+from edelweiss.federation import Differences, FederatedStrategy
 from edelweiss.lab.cli import main
 from edelweiss.problems import Batch, Setting
 from edelweiss.problems.invariant_logistic import InvariantLogistic
@@ -48,7 +48,7 @@ weighting = pytest.mark.parametrize("weights", [EQUAL, WEIGHTS], ids=["uniform",
 participation = pytest.mark.parametrize("some", [None, SOME], ids=["all", "some"])
 
 
-class CompositionOracle:
+class CompositionOracle(Differences):
     """One client of a `CompositionGame` in one round, in torch; every derivative is autograd's."""
 
     def __init__(self, game: CompositionGame, site: int, server_round: int) -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from edelweiss.federation import Differences
 from edelweiss.strategies import ALGORITHMS
 from tests.strategies.closed_form import build, objective
 from tests.strategies.halves import drive
@@ -16,7 +17,7 @@ SITES, WIDTH = 4, 1e-4
 MINIMAX = [name for name, algorithm in ALGORITHMS.items() if "minimax" in algorithm.solves]
 
 
-class Boxed:
+class Boxed(Differences):
     """An oracle whose y must lie within `WIDTH` of zero; notes the largest entry of each that a gradient is asked at.
 
     Attributes

@@ -13,7 +13,7 @@ import torch
 
 from edelweiss.client_app.oracle import SiteOracle
 from edelweiss.datasets import Samples, make_sampler
-from edelweiss.federation import Oracle
+from edelweiss.federation import Differences, Oracle
 from edelweiss.problems.cross_entropy import CrossEntropy
 from edelweiss.strategies.d_psgd import DPSGD
 from edelweiss.strategies.deprl import DePRL
@@ -227,7 +227,7 @@ def test_dispfl(name: str, sgd: dict[str, float], edges: str, mixing: str, tmp_p
     assert any((now != mask).any() for now, mask in zip(last, masks, strict=True)), "masks move"
 
 
-class SoftmaxOracle:
+class SoftmaxOracle(Differences):
     """A client of a `SoftmaxGame`, with the product's own cross-entropy on a network of two layers."""
 
     def __init__(self, game: reference.SoftmaxGame, problem: CrossEntropy, site: int, server_round: int) -> None:

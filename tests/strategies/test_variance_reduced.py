@@ -14,7 +14,7 @@ import pytest
 import torch
 from pydantic import Field
 
-from edelweiss.federation import FederatedStrategy, Oracle, RoundContext, Site, TooFewRepliesError
+from edelweiss.federation import Differences, FederatedStrategy, Oracle, RoundContext, Site, TooFewRepliesError
 from edelweiss.problems.saddle import saddle_coefficients
 from edelweiss.server_app import simulate
 from edelweiss.strategies import ALGORITHMS
@@ -190,7 +190,7 @@ def test_elsewhere_they_differ_from_each_other_and_from_local_sgda() -> None:
 def test_the_gradient_at_the_global_point_may_have_a_batch_of_its_own(field: str) -> None:
     drawn: list[int | None] = []
 
-    class Noting:
+    class Noting(Differences):
         def __init__(self, oracle: Any) -> None:
             self.gradient, self.project, self.inner = oracle.gradient, oracle.project, oracle
 
