@@ -16,8 +16,9 @@ from edelweiss.client_app.policy.admission import admit
 from edelweiss.client_app.request import Incoming
 from edelweiss.client_app.request_checks import require_sound
 from edelweiss.client_app.site import OpenSite, require_plug_ins
+from edelweiss.common import shown
 from edelweiss.config import MISTAKES
-from edelweiss.config.plug_ins import packages_of
+from edelweiss.config.plug_ins import not_known, packages_of
 from edelweiss.federation.fingerprint import fingerprint
 from edelweiss.federation.messages import Outgoing
 
@@ -123,11 +124,14 @@ def _admitted(kind: str, incoming: Incoming, context: Context) -> tuple[OpenSite
         raise RefusedError(f"no message is called {called[:64]!r}")
     theirs = str(incoming.config.get("app", ""))[:64]
     require_plug_ins(context)
-    if theirs != (ours := fingerprint(packages_of(context.run_config))):
+    if theirs != (ours := fingerprint(packages := packages_of(context.run_config))):
         theirs = theirs if theirs.isalnum() else "of another app"  # it goes into this site's log
+        app = " and ".join(("the app", *packages))
+        unknown = ", ".join(f"{key} = {shown(name)}" for key, name in not_known(context.run_config).items())
         raise RefusedError(
-            f"this site runs version {ours} of the app, the coordinator {theirs}: install the same "
-            "release on both, and end a SuperLink or SuperNode that was started in another project"
+            f"this site runs version {ours} of {app}, the coordinator {theirs}: install the "
+            f"same release{'s' * bool(packages)} on both, and end a SuperLink or SuperNode that was started in another "
+            "project" + (f"; {unknown} is not known here: install what offers it" if unknown else "")
         )
     site = OpenSite.from_context(context)
     site.require_allowed()
@@ -139,7 +143,7 @@ def _admitted(kind: str, incoming: Incoming, context: Context) -> tuple[OpenSite
 
 def _refusal(error: Exception, context: Context) -> Outgoing:
     """Log a mistake, and return what is sent of it."""
-    _log_once(str(error))
+    _log_once(str(error), context.run_id)
     # Before the first answer the coordinator knows no names, so this one brings its own.
     node = context.node_config
     name = str(node.get("site") or f"site-{node.get('partition-id', '?')}")
@@ -147,6 +151,6 @@ def _refusal(error: Exception, context: Context) -> Outgoing:
 
 
 @lru_cache(maxsize=64)
-def _log_once(text: str) -> None:
-    """Log a mistake; the sites of a simulation share a process, and most mistakes."""
+def _log_once(text: str, run_id: int) -> None:
+    """Log a mistake once in a run; the sites of a simulation share a process, and most mistakes."""
     log.error("%s", text)

@@ -81,7 +81,7 @@ class Registry(dict[str, T]):
     # ------------------------------------------------------------------ a mapping
 
     def __missing__(self, name: str) -> T:
-        if self.discovers and name in _offered(self.kind):
+        if self.discovers and name in offered(self.kind):
             self.load(name)
         if super().__contains__(name):
             return self[name]
@@ -158,8 +158,8 @@ class Registry(dict[str, T]):
                 f"{self.kind} {shown(name)} is not loaded, and no file can make this process import it: name it "
                 f"yourself, {self.kind} = {shown(name)}, or give the object in Python"
             )
-        offered = _offered(self.kind) if self.discovers else {}
-        return unknown(self.kind, name, dict.fromkeys([*self, *offered]))
+        others = offered(self.kind) if self.discovers else {}
+        return unknown(self.kind, name, dict.fromkeys([*self, *others]))
 
 
 def not_loaded(names: Mapping[str, str]) -> str:
@@ -194,12 +194,13 @@ def find(kind: str, name: str) -> str | None:
     """Return the ``module:name`` of a name, without importing it; None for a plain name."""
     if ":" in name:
         return name
-    found = _offered(kind).get(name)
+    found = offered(kind).get(name)
     return found.value if found else None
 
 
 @cache
-def _offered(kind: str) -> dict[str, EntryPoint]:
+def offered(kind: str) -> dict[str, EntryPoint]:
+    """Return the entry points of installed packages for a kind, by name."""
     return {found.name: found for found in entry_points(group=f"edelweiss.{kind}s")}
 
 

@@ -73,14 +73,8 @@ def load_own(flat: Mapping[str, Value]) -> dict[str, Value]:
     return {"partition": "sites", "sites": len(sites), **found} if sites else found
 
 
-def require_known(flat: Mapping[str, Value]) -> None:
-    """Require that this process knows all that a file of a run names; nothing is imported but entry points.
-
-    Raises
-    ------
-    PlugInError
-        Naming what it does not know, and what to do about it.
-    """
+def not_known(flat: Mapping[str, Value]) -> dict[str, str]:
+    """Return what a run-config names and this process does not know, by key; nothing is imported but entry points."""
     lacks: dict[str, str] = {}
 
     def noted(registry: Registry[Any], name: str) -> str:
@@ -89,7 +83,18 @@ def require_known(flat: Mapping[str, Value]) -> None:
         return name
 
     _renamed(flat, noted)
-    if lacks:
+    return lacks
+
+
+def require_known(flat: Mapping[str, Value]) -> None:
+    """Require that this process knows all that a file of a run names, see `not_known`.
+
+    Raises
+    ------
+    PlugInError
+        Naming what it does not know, and what to do about it.
+    """
+    if lacks := not_known(flat):
         raise PlugInError(not_loaded(lacks))
 
 

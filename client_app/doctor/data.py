@@ -73,23 +73,22 @@ def _plug_ins(policy: Policy) -> Iterator[Finding]:
     """Compare the plug-ins that the policy allows with what is installed, and show the lines of those it could."""
     from edelweiss.client_app.policy.plug_ins import installed, line_of
 
-    offered = installed()
-    for line in policy.plug_ins:
-        name = line.partition(" ")[0]
+    offered, allowed = installed(), {line.partition(" ")[0]: line for line in policy.plug_ins}
+    for name, found in {**{name: name for name in allowed}, **offered}.items():
+        line = allowed.get(name)
         try:
-            here = line_of(name, offered.get(name, name))
+            here = line_of(name, found)
         except PlugInError as error:
-            yield Finding("error", "plug-ins", f"{name}: {'; '.join(error.problems)}: install it, or remove the line")
+            text = f"{name}: {'; '.join(error.problems)}: install it, or remove the line"
+            yield Finding("error" if line else "warning", "plug-ins", text)
             continue
         if here == line:
             yield Finding("ok", "plug-ins", f"{name} is what the policy allows")
-        else:
+        elif line:
             text = f'{name} has changed: runs that use it are refused; look at it, then allow it with "{here}"'
             yield Finding("error", "plug-ins", text)
-    allowed = {line.partition(" ")[0] for line in policy.plug_ins}
-    for name, found in offered.items():
-        if name not in allowed:
-            text = f'{name} is installed and not allowed; plug-ins = ["{line_of(name, found)}"] would allow it'
+        else:
+            text = f'{name} is installed and not allowed; plug-ins = ["{here}"] would allow it'
             yield Finding("ok", "plug-ins", text)
 
 

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from contextlib import suppress
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edelweiss.client_app.errors import RefusedError
-from edelweiss.common import PlugInError
+from edelweiss.common import PlugInError, shown
 from edelweiss.common.files import read_toml
+from edelweiss.common.overrides import toml_value
+from edelweiss.common.registry import offered
 from edelweiss.config.plug_ins import KINDS, load_named, named_outside, package_of
-from edelweiss.federation.fingerprint import package_hash
+from edelweiss.federation.fingerprint import installed_hash, package_hash
 from edelweiss.models.storage import StoredTensors
 
 if TYPE_CHECKING:
     from edelweiss.client_app.policy.rules import Policy
     from edelweiss.common import Value
-
-log = logging.getLogger("edelweiss")
 
 
 def line_of(name: str, found: str) -> str:
@@ -36,7 +34,7 @@ def line_of(name: str, found: str) -> str:
 
 def installed() -> dict[str, str]:
     """Return the entry points of installed packages: names, and the ``module:name`` of each."""
-    return {found.name: found.value for kind in KINDS for found in entry_points(group=f"edelweiss.{kind}s")}
+    return {name: found.value for registry in KINDS.values() for name, found in offered(registry.kind).items()}
 
 
 def load_allowed(run_config: Mapping[str, Value], policy: Policy) -> None:
@@ -45,23 +43,22 @@ def load_allowed(run_config: Mapping[str, Value], policy: Policy) -> None:
     Raises
     ------
     RefusedError
-        Naming what is not allowed; the site's own log has the lines that would allow it.
+        Naming what is not allowed; its text for the site's own log has the lines that would allow it.
     """
-    outside = named_outside(run_config)
-    refused = []
+    outside, lacks = named_outside(run_config), dict[str, str]()
     for name, found in outside.items():
         try:
-            line = line_of(name, found)
+            if (line := line_of(name, found)) in policy.plug_ins:
+                continue
+            lacks[name] = f"its policy's plug-ins lack {toml_value(line)}"
+            if f"{name} sha256:{installed_hash(package_of(found))}" in policy.plug_ins:
+                lacks[name] = "it was installed anew, and this process still has the former code: restart it"
         except PlugInError as error:
-            refused.append(name)
-            log.error("a run names the plug-in %s: %s", name, "; ".join(error.problems))
-            continue
-        if line not in policy.plug_ins:
-            refused.append(name)
-            log.error('a run names the plug-in %s, which this site does not allow: plug-ins = ["%s"] would', name, line)
-    if refused:
-        named = ", ".join(name if name.isprintable() else "?" for name in refused)[:200]
-        raise RefusedError(f"this site allows no plug-in {named}: its operator allows plug-ins by name and hash")
+            lacks[name] = "; ".join(error.problems)
+    if lacks:
+        named = ", ".join(name if name.isprintable() else "?" for name in lacks)[:200]
+        public = f"this site allows no plug-in {named}: its operator allows plug-ins by name and hash"
+        raise RefusedError(f"{public}; " + "; ".join(f"{shown(name)}: {why}" for name, why in lacks.items()), public)
     if outside:
         load_named(run_config)
 
