@@ -57,8 +57,9 @@ def read_run_config(arguments: list[str]) -> dict[str, Value]:
     given = with_resumed(read_overrides(arguments))
     if given.keys() - flatten(app_table()["config"]).keys():
         from edelweiss.config import RunConfig  # slow to import, and it says which key was meant
+        from edelweiss.config.plug_ins import load_named
 
-        RunConfig.parse(given)
+        RunConfig.parse(load_named(given))  # a plug-in may declare it
     return given
 
 
@@ -138,7 +139,7 @@ def submit(
     outcome: Outcome | None = None
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     with started(command, environment, **pipes, text=True) as flwr:
-        stage(home / "app")
+        stage(home / "app", run_config)
         ready()
         try:
             if flwr.stdin:
@@ -257,14 +258,18 @@ def flower_environment(home: Path) -> dict[str, str]:
     }
 
 
-def stage(folder: Path) -> Path:
+def stage(folder: Path, run_config: Mapping[str, Value] | None = None) -> Path:
     """Copy what the bundle will hold, and nothing else; each package is a folder of ``edelweiss/``, as in a wheel.
 
     Flower looks for the ClientApp in one thread while another imports the ServerApp. Folders that the package would
-    first have to put on its path might not be found then.
+    first have to put on its path might not be found then. Options of a run's plug-ins become keys of the app: Flower
+    refuses others.
     """
-    project, patterns = (REPO / "pyproject.toml").read_text(encoding="utf-8"), app_table()["fab-include"]
-    for pattern in patterns:
+    project, app = (REPO / "pyproject.toml").read_text(encoding="utf-8"), app_table()
+    known = flatten(app["config"])
+    if own := {key: value for key, value in (run_config or {}).items() if key not in known}:
+        project += "\n" + to_toml({f"tool.flwr.app.config.{key}": value for key, value in own.items()})
+    for pattern in app["fab-include"]:
         if not pattern.startswith(f"{PACKAGE.name}/"):
             project = project.replace(f'"{pattern}"', f'"{PACKAGE.name}/{pattern}"')
             for source in REPO.glob(pattern):

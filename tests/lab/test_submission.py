@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 from flwr.cli.build import build_fab_from_disk
 
+from edelweiss.common import flatten
 from edelweiss.lab.cli import main
 from edelweiss.lab.commands.submit import Connection
 from edelweiss.lab.report.page import TEMPLATE
-from edelweiss.lab.submission import REPO, Outcome, stage
+from edelweiss.lab.submission import REPO, Outcome, app_table, read_run_config, stage
+from edelweiss.strategies import ALGORITHMS
 from tests.said import lines
 
 
@@ -47,6 +49,25 @@ def test_a_connection_is_encrypted_unless_it_is_said_not_to_be() -> None:
 def test_a_mistake_in_the_run_config_is_told_before_anything_is_sent(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["submit", "--superlink", "127.0.0.1:1", "--insecure", "--run-config", "ronds=3"]) == 2
     assert lines(capsys.readouterr().err, "ronds", "'rounds'")
+
+
+def test_options_of_a_plug_in_are_checked_and_become_keys_of_the_app(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "elsewhere.py").write_text(
+        "import edelweiss as ew\nfrom dataclasses import dataclass\nfrom edelweiss.strategies.fedavg import FedAvg\n"
+        "@dataclass(frozen=True, kw_only=True)\nclass Own(FedAvg):\n    mu: float = ew.Field(0.1, ge=0)\n",
+        encoding="utf-8",
+    )
+    given = ['algorithm="elsewhere:Own" problem="bce"', "own.mu=-0.5"]
+    assert main(["submit", "--superlink", "a:1", "--insecure", *(f"--run-config={each}" for each in given)]) == 2
+    assert lines(capsys.readouterr().err, "own.mu", "-0.5", ">= 0")
+    before = flatten(app_table()["config"])
+    project = stage(tmp_path / "app", read_run_config([given[0], "own.mu=0.5"])) / "pyproject.toml"
+    config = tomllib.loads(project.read_text(encoding="utf-8"))["tool"]["flwr"]["app"]["config"]
+    assert flatten(config) == before | {"own.mu": 0.5}
+    ALGORITHMS.pop("own")
 
 
 @pytest.mark.slow
