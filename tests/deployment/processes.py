@@ -65,10 +65,19 @@ def until(reached: Callable[[], bool], shown: Callable[[], str] = str) -> None:
 
 @contextmanager
 def deployment(
-    folder: Path, node_configs: Sequence[Mapping[str, Value]], *, supernodes: Collection[int] = ()
+    folder: Path,
+    node_configs: Sequence[Mapping[str, Value]],
+    *,
+    supernodes: Collection[int] = (),
+    installed: Sequence[Path] = (),
 ) -> Iterator[Federation]:
-    """Start a SuperLink and a site for each node-config: our own process, but of these numbers Flower's SuperNode."""
-    environment = flower_environment(folder)
+    """Start a SuperLink and a site for each node-config: our own process, but of these numbers Flower's SuperNode.
+
+    ``installed`` are folders with packages for Python's path: the coordinator's, and each site's.
+    """
+    paths = [f"{place}{os.pathsep}{os.environ.get('PYTHONPATH', '')}" for place in installed]
+    environments = [flower_environment(folder) | {"PYTHONPATH": path} for path in paths]
+    environment, *others = environments or [flower_environment(folder)] * (len(node_configs) + 1)
     fleet = f"127.0.0.1:{free_port()}"
     with ExitStack() as stack:
         # The SuperNodes start beside the SuperLink and try until it answers.
@@ -86,7 +95,7 @@ def deployment(
                 command, where = ["flower-supernode", "--insecure", "--grpc-rere", "--superlink", fleet], home
                 command += ["--host", "127.0.0.1", "--port", str(free_port())]
                 command += ["--node-config", " ".join(f"{k}={toml_value(v)}" for k, v in node_config.items())]
-            own = environment | {"FLWR_HOME": str(home)}
+            own = others[number] | {"FLWR_HOME": str(home)}
             nodes.append(stack.enter_context(started(command, own, cwd=where, stdout=log, stderr=log)))
         arguments = ["--fleet-api-type", "grpc-rere", "--fleet-api-address", fleet]
         stack.enter_context(superlink(folder, environment, *arguments))
