@@ -67,7 +67,7 @@ def test_options_of_a_plug_in_are_checked_and_become_keys_of_the_app(
     project = stage(tmp_path / "app", read_run_config([given[0], "own.mu=0.5"])) / "pyproject.toml"
     config = tomllib.loads(project.read_text(encoding="utf-8"))["tool"]["flwr"]["app"]["config"]
     assert flatten(config) == before | {"own.mu": 0.5}
-    ALGORITHMS.pop("own")
+    del ALGORITHMS["own"]
 
 
 @pytest.mark.slow
