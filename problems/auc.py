@@ -70,6 +70,10 @@ class Auc(NetworkProblem, ClosedFormDual):
         description="p: share of positives; 0: that of the average over sites, or of a site with its own α",
     )
     score: Literal["sigmoid", "identity"] = Field("sigmoid", description="h: the score, given the network's output")
+    normalise: bool = Field(
+        False,
+        description="divide f by 4p(1-p), so that a step size means the same at every p; false: the papers' scale",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -77,6 +81,12 @@ class Auc(NetworkProblem, ClosedFormDual):
         self.p: float | Tensor = self.prior or data_summary.prior
         if self.labels and not self.prior:
             self.p = torch.tensor(data_summary.priors, dtype=self.dtype, device=self.device)
+        self.unit = self._unit()
+
+    def _unit(self) -> float | Tensor:
+        """Return what f is divided by: 4p(1-p), or 1 if that is 0."""
+        unit = 4 * self.p * (1 - self.p) if self.normalise else 1.0
+        return unit + (unit == 0)
 
     def of_site(self, labels: Tensor) -> Self:
         """Return the objective with p of these labels, unless the option ``prior`` sets p."""
@@ -85,6 +95,7 @@ class Auc(NetworkProblem, ClosedFormDual):
         own, known = copy(self), (labels >= 0).sum(0)
         shares = (labels == 1).sum(0).double() / known.clamp(min=1)
         own.p = shares.to(self.device, self.dtype) if self.labels else shares.item()
+        own.unit = own._unit()
         return own
 
     def h(self, logits: Tensor) -> Tensor:
@@ -92,6 +103,16 @@ class Auc(NetworkProblem, ClosedFormDual):
         return torch.sigmoid(logits) if self.score == "sigmoid" else logits.clone()
 
     def loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Return f on the batch, divided by `unit`."""
+        return self.f(logits, labels, scalars, y, weights) / self.unit
+
+    def reported_loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor) -> Tensor:
+        """Return f itself, whatever it is divided by in training."""
+        papers_own = copy(self)
+        papers_own.unit = 1.0
+        return papers_own.objective(logits, labels, scalars, y)
+
+    def f(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor, weights: Tensor | None) -> Tensor:
         """Return f on the batch. With a single class the other terms are zero."""
         h, p, alpha = self.h(logits), self.p, y.view(logits.shape[1:])
         terms = weighted_squares(h, labels, p, scalars) + 2 * (1 + alpha) * score_gap(h, labels, p)
@@ -128,7 +149,7 @@ class AucMargin(Auc):
 
     margin: float = Field(1.0, gt=0, description="m: how far apart positives and negatives are pushed, in units of h")
 
-    def loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
+    def f(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor, weights: Tensor | None) -> Tensor:
         """Return f on the batch."""
         h, p, alpha = self.h(logits), self.p, y.view(logits.shape[1:])
         gap = p * (1 - p) * self.margin + score_gap(h, labels, p)

@@ -165,6 +165,10 @@ class NetworkProblem(Problem, Layers):
         losses = self.loss(logits, (labels == 1).to(self.dtype), scalars, y, each)
         return torch.where(total > 0, losses, 0).mean()
 
+    def reported_loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor) -> Tensor:
+        """Return the loss that an evaluation reports: the objective."""
+        return self.objective(logits, labels, scalars, y)
+
     def initial(self) -> Arrays:
         """Return the network's initialisation, zeros for the scalars, and the initial y."""
         zeros = torch.zeros(len(self.scalars) * self.scalar_size, device=self.device, dtype=self.dtype)
@@ -272,7 +276,7 @@ class NetworkProblem(Problem, Layers):
         """Return the loss, AUROC and average precision or accuracy, and the counts for pooling."""
         assert data is not None, "a network is evaluated on samples"
         logits, labels = self.logits(x, data), data.targets()
-        loss = self.objective(logits, labels, x[self.network.size :], x[:0] if y is None else y)
+        loss = self.reported_loss(logits, labels, x[self.network.size :], x[:0] if y is None else y)
         if self.multiclass:
             return {"loss": loss.item(), "n": len(labels), **class_metrics(labels, logits)}
         scores, cast_labels = logits.double().cpu().numpy(), labels.cpu().numpy()

@@ -89,7 +89,7 @@ class AdaFgda(Fgda, SkipsPhases):
         """The first estimators, or lines 1 and 4-6, q times."""
         if context.phase == "train":
             return super().local_update(sent, memory, oracle, context)
-        u, v = super().first(sent, memory, oracle, context)
+        u, v = super().first(sent, memory, self.clipped(oracle), context)
         return {"u": u, "v": v}, remembered(context, u=u, v=v)
 
     def first(self, sent: Arrays, memory: Arrays, oracle: Oracle, context: RoundContext) -> tuple[Tensor, Tensor]:

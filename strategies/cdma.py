@@ -10,7 +10,6 @@ from pydantic import Field
 from edelweiss.federation import (
     LATER,
     AlgorithmInfo,
-    FederatedStrategy,
     FirstCome,
     Oracle,
     Table,
@@ -20,6 +19,7 @@ from edelweiss.federation import (
     up,
 )
 from edelweiss.problems import papers
+from edelweiss.strategies.local_steps import GradientSteps
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -32,7 +32,7 @@ WITH_PREVIOUS = When("with `alpha` below 1", lambda algorithm, context: algorith
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cdma(FederatedStrategy, FirstCome):
+class Cdma(GradientSteps, FirstCome):
     """Local steps along a global direction, which the server estimates; clients keep nothing.
 
     Client k in round t, phase "direction", from x_t, y_t, x_{t-1}, y_{t-1}::
@@ -100,6 +100,7 @@ class Cdma(FederatedStrategy, FirstCome):
     ) -> tuple[Arrays, Arrays]:
         """Line 1, or lines 3-6."""
         anchor_x, anchor_y = sent["x"], sent["y"]
+        oracle, descent = self.clipped(oracle), self.descent(context)
         if context.phase == "direction":  # l.1
             if "x_prev" in sent:
                 weights = (1 - self.alpha, 1 - self.alpha)
@@ -109,10 +110,11 @@ class Cdma(FederatedStrategy, FirstCome):
             return {"u": du, "v": dv}, {}
         u, v = sent["u"], sent["v"]
         lr, lr_dual = self.lr * context.rate, self.lr_dual * context.rate
-        x, y = anchor_x.sub(u, alpha=lr), oracle.project(anchor_y + lr_dual * v)  # the first step
+        x = anchor_x.sub(descent.direction(anchor_x, u), alpha=lr)  # the first step
+        y = oracle.project(anchor_y + lr_dual * v)
         for _ in range(context.local_steps - 1):  # l.3
             dx, dy = oracle.difference((x, y), (anchor_x, anchor_y))  # l.4
-            x.add_(dx.add_(u), alpha=-lr)  # l.5
+            x.sub_(descent.direction(x, dx.add_(u)), alpha=lr)  # l.5
             y = oracle.project(y + lr_dual * (dy + v))  # l.6
         return {"x": x, "y": y}, {}
 

@@ -13,7 +13,6 @@ from edelweiss.federation import (
     COUNT,
     IN_STAGE,
     AlgorithmInfo,
-    FederatedStrategy,
     Mean,
     Oracle,
     Table,
@@ -24,6 +23,7 @@ from edelweiss.federation import (
     up,
 )
 from edelweiss.problems import papers
+from edelweiss.strategies.local_steps import GradientSteps
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -43,7 +43,7 @@ MEANS = When(
 
 
 @dataclass(frozen=True, kw_only=True)
-class CodaPlus(FederatedStrategy):
+class CodaPlus(GradientSteps):
     """Stage-wise proximal Local SGDA; a stage's output is the average of all its iterates.
 
     Client k, in a stage with reference point x_ref::
@@ -96,7 +96,7 @@ class CodaPlus(FederatedStrategy):
         """Lines 1-5."""
         x, y = sent["x"].clone(), sent["y"].clone()
         x_ref = sent.get("x_ref", sent["x"])
-        lr = self.lr * context.rate
+        lr, oracle, descent = self.lr * context.rate, self.clipped(oracle), self.descent(context)
         x_mean, y_mean, count = torch.zeros_like(x), torch.zeros_like(y), 0
         if memory and memory["stage"].item() == context.stage:
             x_mean, y_mean, count = memory["x_mean"].clone(), memory["y_mean"].clone(), int(memory["count"])
@@ -104,7 +104,7 @@ class CodaPlus(FederatedStrategy):
             gx, gy = oracle.gradient(x, y)  # l.2
             if self.gamma:
                 gx.add_(x, alpha=self.gamma).sub_(x_ref, alpha=self.gamma)
-            x.add_(gx, alpha=-lr)  # l.3
+            x.sub_(descent.direction(x, gx), alpha=lr)  # l.3
             y = oracle.project(y + lr * gy)  # l.4
             count += 1
             x_mean.lerp_(x, 1 / count)  # l.5

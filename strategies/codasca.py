@@ -14,7 +14,6 @@ from edelweiss.federation import (
     COUNT,
     IN_STAGE,
     AlgorithmInfo,
-    FederatedStrategy,
     Mean,
     Oracle,
     Table,
@@ -24,6 +23,7 @@ from edelweiss.federation import (
     kept,
 )
 from edelweiss.problems import papers
+from edelweiss.strategies.local_steps import GradientSteps
 from edelweiss.strategies.variate_versions import ROUND, SINCE, VERSIONS, VariateVersions, origin, still_valid
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Codasca(FederatedStrategy):
+class Codasca(GradientSteps):
     """CODA+ with control variates, which correct each site's drift when the sites' data differ.
 
     Client k, in a stage with reference point x_ref, from x, y, cx, cy::
@@ -52,6 +52,8 @@ class Codasca(FederatedStrategy):
         7  x ← x + ηg (mean_k x_k - x);  y ← y + ηg (mean_k y_k - y)
         8  at the end of a stage: x, y ← the stage's ``output``
         9  at the start of a stage: x_ref ← x; cx, cy, ckx, cky ← 0
+
+    With ``momentum`` the q of line 5 is, for x, Σ_t (1 - μ^t) / (1 - μ) over the steps: ckx stays a mean of gradients.
 
     Algorithm 4 returns a round of the stage that is drawn uniformly, which is ``output = "random"``; "average" is the
     mean over its rounds, and "last", the default here, its last one: Figure 1 has the scores of the last iteration.
@@ -105,17 +107,18 @@ class Codasca(FederatedStrategy):
         x_ref, cx, cy = sent.get("x_ref", x_sent), sent.get("cx", zero_x), sent.get("cy", zero_y)
         memory = still_valid(memory, sent, context)
         ckx, cky = memory.get("ckx", zero_x), memory.get("cky", zero_y)
-        lr = self.lr * context.rate
+        lr, oracle, descent = self.lr * context.rate, self.clipped(oracle), self.descent(context)
         correct_x, correct_y = cx - ckx, cy - cky  # constant during a round
         for _ in range(context.local_steps):  # l.1
             gx, gy = oracle.gradient(x, y)  # l.2
             gx.add_(correct_x)
             if self.gamma:
                 gx.add_(x, alpha=self.gamma).sub_(x_ref, alpha=self.gamma)
-            x.add_(gx, alpha=-lr)  # l.3
+            x.sub_(descent.direction(x, gx), alpha=lr)  # l.3
             y = oracle.project(y + lr * (gy + correct_y))  # l.4
-        path = max(context.local_steps * lr, torch.finfo(x.dtype).tiny)  # after very many stages: 0 / 0
-        new_ckx, new_cky = (x_sent - x) / path - correct_x, (y - y_sent) / path - correct_y  # l.5
+        tiny = torch.finfo(x.dtype).tiny  # after very many stages: 0 / 0
+        path, path_dual = max(descent.reach(context.local_steps) * lr, tiny), max(context.local_steps * lr, tiny)
+        new_ckx, new_cky = (x_sent - x) / path - correct_x, (y - y_sent) / path_dual - correct_y  # l.5
         remembered = {"ckx": new_ckx, "cky": new_cky, ROUND: torch.tensor([context.round])}
         if self.fraction == 1:
             return {"x": x, "y": y, "cx": new_ckx, "cy": new_cky}, remembered

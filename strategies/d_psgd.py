@@ -50,7 +50,7 @@ class DPSGD(Decentralised):
     ) -> tuple[Arrays, Arrays]:
         """Lines 1-4. Line 5 is the base's."""
         own, descent = self.personal(sent, memory, oracle.fresh), self.descent(context)
-        x, y = own["x"].clone(), own.get("y")
+        x, y, oracle = own["x"].clone(), own.get("y"), self.clipped(oracle)
         for _ in range(context.local_steps):  # l.1
             y = descent.step(x, y, oracle, self.lr, self.lr_dual)  # l.2-4
         return {"x": x}, self.remembered({"x": x}) | existing(y=y)

@@ -105,7 +105,7 @@ class DisPFL(Decentralised):
         mask = unpacked(mixed["mask"], x.device) if "mask" in mixed else self._drawn(len(x), oracle).to(x.device)
         ones = mask.to(x.dtype)  # a product with numbers takes an eighth of one with True and False
         x.mul_(ones)
-        descent = self.descent(context)
+        oracle, descent = self.clipped(oracle), self.descent(context)
         for _ in range(context.local_steps):  # l.2
             y = descent.step(x, y, oracle, self.lr, self.lr_dual, mask=ones)  # l.3-4
         mask = self._moved(x, y, mask, oracle, context)  # l.5-8

@@ -65,7 +65,7 @@ class Ditto(LocalSteps):
         own = memory or sent
         w, u, y = sent["x"], sent["x"].clone(), sent.get("y")  # l.1
         v, z = own["x"].clone(), own.get("y")
-        common, personal = self.descent(context), self.descent(context)
+        oracle, common, personal = self.clipped(oracle), self.descent(context), self.descent(context)
         for _ in range(context.local_steps):  # l.2
             batch = oracle.draw()  # l.3
             with oracle.aside():

@@ -60,7 +60,7 @@ class FedAvg(LocalSteps):
         self, sent: Arrays, memory: Arrays, oracle: Oracle, context: RoundContext
     ) -> tuple[Arrays, Arrays]:
         """Lines 1-2. Line 3 is the base's average."""
-        x, descent = sent["x"].clone(), self.descent(context)
+        x, oracle, descent = sent["x"].clone(), self.clipped(oracle), self.descent(context)
         adam = Adam(x, self.beta1, self.beta2, self.eps) if self.optimiser == "adam" else None
         for _ in range(context.local_steps):  # l.1
             gx, _ = oracle.gradient(x)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import torch
 from pydantic import Field
 
-from edelweiss.federation import COUNT, AlgorithmInfo, FederatedStrategy, Mean, Oracle, Table, down, kept, up
+from edelweiss.federation import COUNT, AlgorithmInfo, Mean, Oracle, Table, down, kept, up
 from edelweiss.problems import papers
+from edelweiss.strategies.local_steps import GradientSteps
 from edelweiss.strategies.variate_versions import ROUND, of_this_round
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedGdaGt(FederatedStrategy):
+class FedGdaGt(GradientSteps):
     """Local descent ascent with full gradients, each corrected by what the site's differs from the mean at one point.
 
     Client k, phase "anchor", from x_0, y_0::
@@ -77,6 +78,7 @@ class FedGdaGt(FederatedStrategy):
         self, sent: Arrays, memory: Arrays, oracle: Oracle, context: RoundContext
     ) -> tuple[Arrays, Arrays]:
         """Line 1, or lines 3-6."""
+        oracle, descent = self.clipped(oracle), self.descent(context)
         if context.phase == "anchor":
             ux, uy = oracle.full_gradient(sent["x"], sent["y"])  # l.1
             anchor = {"x": sent["x"], "y": sent["y"], "ux": ux, "uy": uy, ROUND: torch.tensor([context.round])}
@@ -84,12 +86,12 @@ class FedGdaGt(FederatedStrategy):
         if not (memory := of_this_round(memory, context)):
             return {}, {}
         lr, lr_dual = self.lr * context.rate, self.lr_dual * context.rate
-        x = memory["x"].sub(sent["vx"], alpha=lr)  # the first step
+        x = memory["x"].sub(descent.direction(memory["x"], sent["vx"]), alpha=lr)  # the first step
         y = oracle.project(memory["y"] + lr_dual * sent["vy"])
         correct_x, correct_y = sent["vx"] - memory["ux"], sent["vy"] - memory["uy"]  # constant during a round
         for _ in range(context.local_steps - 1):  # l.3
             gx, gy = oracle.full_gradient(x, y)  # l.4
-            x.add_(gx.add_(correct_x), alpha=-lr)  # l.5
+            x.sub_(descent.direction(x, gx.add_(correct_x)), alpha=lr)  # l.5
             y = oracle.project(y + lr_dual * (gy + correct_y))  # l.6
         return {"x": x, "y": y}, {}
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from edelweiss.federation import AlgorithmInfo, FederatedStrategy, Oracle, Table, down, up
+from edelweiss.federation import AlgorithmInfo, Oracle, Table, down, up
 from edelweiss.problems import papers
+from edelweiss.strategies.local_steps import GradientSteps
 
 if TYPE_CHECKING:
     from edelweiss.federation import RoundContext, Site
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedNest(FederatedStrategy):
+class FedNest(GradientSteps):
     """Alternates T federated SVRG rounds on y with one on x.
 
     One round; each "clients" is a phase, an exchange of its own::
@@ -75,6 +76,7 @@ class FedNest(FederatedStrategy):
     ) -> tuple[Arrays, Arrays]:
         """Line 2, or lines 4-5; or the same on x. The means are the base's."""
         x, y = sent["x"], sent["y"]
+        oracle, descent = self.clipped(oracle), self.descent(context)
         part, _, name = context.phase.partition("-")
         on_x = name == "x"
         if part == "anchor":
@@ -83,13 +85,13 @@ class FedNest(FederatedStrategy):
         h = sent["h"]
         lr, lr_dual = self.lr * context.rate, self.lr_dual * context.rate
         if on_x:
-            x = x.sub(h, alpha=lr)  # the first step
+            x = x.sub(descent.direction(x, h), alpha=lr)  # the first step
         else:
             y = oracle.project(y + lr_dual * h)
         for _ in range(context.local_steps - 1):
             dx, dy = oracle.difference((x, y), (sent["x"], sent["y"]))
             if on_x:
-                x.add_(dx.add_(h), alpha=-lr)  # l.9
+                x.sub_(descent.direction(x, dx.add_(h)), alpha=lr)  # l.9
             else:
                 y = oracle.project(y + lr_dual * (dy + h))  # l.5
         return ({"x": x} if on_x else {"y": y}), {}

@@ -79,7 +79,7 @@ class FedRoD(LocalSteps):
         """Lines 1-5. Line 6 is the base's average."""
         x, split = sent["x"].clone(), oracle.head
         theta = memory["head"].clone() if memory else torch.zeros_like(x[split:])
-        generic, personal = self.descent(context), self.descent(context)
+        oracle, generic, personal = self.clipped(oracle), self.descent(context), self.descent(context)
         for _ in range(context.local_steps):  # l.1
             batch = oracle.draw()  # l.2
             gx = oracle.balanced_gradient(x, batch)  # l.3

@@ -69,12 +69,14 @@ class Fgda(RecursiveDescentAscent):
         """Lines 1 and 3-5, q times. Line 2 is the base's average."""
         x, y = sent["x"], sent["y"]
         previous = own_point(memory, sent, context)  # l.1 before l.2
+        oracle, descent = self.clipped(oracle), self.descent(context)
         u, v = self.first(sent, memory, oracle, context) if context.round == 1 else (sent["u"], sent["v"])
         A, B = self.matrices(sent)
         for step in range(context.local_steps):
             lr, lr_dual = self.steps(context, step)
             here = x, y
-            x, y = x.addcdiv(u, A, value=-lr), oracle.project(y.addcdiv(v, B, value=lr_dual))  # l.3
+            x = x.addcdiv(descent.direction(x, u), A, value=-lr)  # l.3
+            y = oracle.project(y.addcdiv(v, B, value=lr_dual))
             u, v = corrected(
                 oracle, (x, y), previous if step == 0 else here, (u, v), self.weights(context, step)
             )  # l.4-5

@@ -59,7 +59,7 @@ class Fmgda(RecursiveDescentAscent):
         self, sent: Arrays, memory: Arrays, oracle: Oracle, context: RoundContext
     ) -> tuple[Arrays, Arrays]:
         """Lines 4, 5, 1 and 2, q times. Line 3 is the base's average."""
-        x, y = sent["x"], sent["y"]
+        x, y, oracle, descent = sent["x"], sent["y"], self.clipped(oracle), self.descent(context)
         previous = own_point(memory, sent, context)
         estimators = (sent["u"], sent["v"]) if "u" in sent else None  # none in the first round
         for step in range(context.local_steps):
@@ -69,6 +69,6 @@ class Fmgda(RecursiveDescentAscent):
                 estimators = u, v = corrected(oracle, (x, y), previous, estimators, self.weights(context, step - 1))
             lr, lr_dual = self.steps(context, step)
             previous = x, y  # l.1
-            x, y = x.sub(u, alpha=lr), oracle.project(y.add(v, alpha=lr_dual))  # l.2
+            x, y = x.sub(descent.direction(x, u), alpha=lr), oracle.project(y.add(v, alpha=lr_dual))  # l.2
         x_prev, y_prev = previous
         return {"x": x, "y": y, "u": u, "v": v}, remembered(context, x_prev=x_prev, y_prev=y_prev)

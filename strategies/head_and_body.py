@@ -80,7 +80,7 @@ class HeadAndBody(LocalSteps):
 
     def trained(self, own: Arrays, oracle: Oracle, context: RoundContext) -> tuple[Tensor, Tensor | None]:
         """Lines 1-5, on a model as `with_head` returns it; x is changed, and returned with y."""
-        x, y, descent = own["x"], own.get("y"), self.descent(context)
+        x, y, oracle, descent = own["x"], own.get("y"), self.clipped(oracle), self.descent(context)
         body, head = slice(oracle.head), slice(oracle.head, None)
         for batch in batches(oracle, context.local_steps, self.head_unit):  # l.1
             y = descent.step(x, y, oracle, self.lr_head, self.lr_dual, part=head, batch=batch)  # l.2-3

@@ -51,7 +51,7 @@ class Alone(LocalSteps):
         self, sent: Arrays, memory: Arrays, oracle: Oracle, context: RoundContext
     ) -> tuple[Arrays, Arrays]:
         """Lines 1-4."""
-        own, descent = memory or sent, self.descent(context)
+        own, oracle, descent = memory or sent, self.clipped(oracle), self.descent(context)
         x, y = own["x"].clone(), own.get("y")
         for _ in range(context.local_steps):  # l.1
             y = descent.step(x, y, oracle, self.lr, self.lr_dual)  # l.2-4

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from edelweiss.federation import AlgorithmInfo, FederatedStrategy, Oracle
+from edelweiss.federation import AlgorithmInfo, Oracle
 from edelweiss.problems import papers
+from edelweiss.strategies.local_steps import GradientSteps
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LocalSGDA(FederatedStrategy):
+class LocalSGDA(GradientSteps):
     """Local descent on x and ascent on y, both from the same point, and averaging.
 
     Client k, from the (x, y) it was sent::
@@ -46,10 +47,10 @@ class LocalSGDA(FederatedStrategy):
     ) -> tuple[Arrays, Arrays]:
         """Lines 1-4. Line 5 is the base's average."""
         x, y = sent["x"].clone(), sent["y"].clone()
-        lr, lr_dual = self.lr * context.rate, self.lr_dual * context.rate
+        oracle, descent, lr_dual = self.clipped(oracle), self.descent(context), self.lr_dual * context.rate
         for _ in range(context.local_steps):  # l.1
             gx, gy = self.gradients(x, y, sent, oracle)  # l.2
-            x.add_(gx, alpha=-lr)  # l.3
+            descent.move(x, gx, self.lr)  # l.3
             y = oracle.project(y + lr_dual * gy)  # l.4
         return {"x": x, "y": y}, {}
 

@@ -3,39 +3,99 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from pydantic import Field
 
-from edelweiss.federation import FederatedStrategy
+from edelweiss.federation import FederatedStrategy, Oracle
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from edelweiss.federation import Oracle, RoundContext
+    from edelweiss.federation import RoundContext
     from edelweiss.problems import Arrays, Batch
 
 
 @dataclass(frozen=True, kw_only=True)
-class LocalSteps(FederatedStrategy):
-    """The base of the personalised algorithms and of their baselines, so that all can be given the same SGD.
+class GradientSteps(FederatedStrategy):
+    """The base of the algorithms whose sites take steps of SGD on x: clipping, weight decay and momentum.
 
-    In round r (from 1) all step sizes are their values times decay^(r-1). A step on x, or on a part of it, is::
+    Where the pseudo-code of an algorithm moves x by a step η against d (a gradient, or an estimate or correction of
+    one), x moves by::
 
-        v ← μ v + g + λ x;  x ← x - η v
+        v ← μ v + d + λ x;  x ← x - η v
 
-    with v = 0 when a round begins: no velocity is kept or sent. y has neither weight decay nor momentum. With the
-    defaults, x ← x - η g.
+    with v = 0 when a round begins: no velocity is kept or sent. Each gradient by x that a site evaluates is clipped
+    first: g ← g min(1, c / ‖g‖). y has none of the three. With the defaults, x ← x - η d.
     """
 
-    decay: float = Field(1.0, gt=0, le=1, description="what step sizes are multiplied with from round to round")
     weight_decay: float = Field(0.0, ge=0, description="λ: weight decay of x, with all its parts")
     momentum: float = Field(0.0, ge=0, lt=1, description="μ: momentum of x (heavy ball), from zero in each round")
+    clip: float = Field(0.0, ge=0, description="c: largest norm of a gradient by x; larger ones are scaled; 0: any")
+
+    def rate(self, context: RoundContext) -> float:
+        """Return what step sizes are multiplied with in this round."""
+        return context.rate
 
     def descent(self, context: RoundContext) -> Descent:
         """Return what takes the steps of this round on one x."""
-        return Descent(context.rate * self.decay ** (context.round - 1), self.weight_decay, self.momentum)
+        return Descent(self.rate(context), self.weight_decay, self.momentum)
+
+    def clipped(self, oracle: Oracle) -> Oracle:
+        """Return the oracle with clipped gradients."""
+        return cast("Oracle", Clipped(oracle, self.clip)) if self.clip else oracle
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalSteps(GradientSteps):
+    """The base of the personalised algorithms and of their baselines, so that all can be given the same SGD.
+
+    In round r (from 1) all step sizes are their values times decay^(r-1).
+    """
+
+    decay: float = Field(1.0, gt=0, le=1, description="what step sizes are multiplied with from round to round")
+
+    def rate(self, context: RoundContext) -> float:
+        """Return what step sizes are multiplied with in this round."""
+        return context.rate * self.decay ** (context.round - 1)
+
+
+class Clipped:
+    """An oracle whose gradients by x, a row for each client where there are several, have at most a given norm.
+
+    Parameters
+    ----------
+    oracle : Oracle
+        Evaluates the gradients, and everything else.
+    norm : float
+        c > 0.
+    """
+
+    def __init__(self, oracle: Oracle, norm: float) -> None:
+        self._oracle, self._norm = oracle, norm
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._oracle, name)
+
+    def gradient(self, x: Tensor, y: Tensor | None = None, batch: Batch | None = None) -> tuple[Tensor, Any]:
+        """Return (gx, gy), gx clipped."""
+        gx, gy = self._oracle.gradient(x, y, batch)
+        return self._clip(gx), gy
+
+    def full_gradient(self, x: Tensor, y: Tensor | None = None) -> tuple[Tensor, Any]:
+        """Return (gx, gy) over all samples, gx clipped."""
+        gx, gy = self._oracle.full_gradient(x, y)
+        return self._clip(gx), gy
+
+    def balanced_gradient(self, x: Tensor, batch: Batch | None) -> Tensor:
+        """Return the gradient of the balanced loss, clipped."""
+        return self._clip(self._oracle.balanced_gradient(x, batch))
+
+    def _clip(self, g: Tensor) -> Tensor:
+        # In float64: squares of a float32 may overflow.
+        norm = g.norm(dim=-1, keepdim=True, dtype=torch.float64)
+        return g.mul_((self._norm / norm.clamp(min=self._norm)).to(g.dtype))
 
 
 @dataclass
@@ -47,7 +107,7 @@ class Descent:
     rate : float
         What step sizes are multiplied with.
     weight_decay, momentum : float
-        λ and μ, of `LocalSteps`.
+        λ and μ, of `GradientSteps`.
     """
 
     rate: float = 1.0
@@ -97,14 +157,14 @@ class Descent:
         return y if y is None or not lr_dual else oracle.project(y + lr_dual * self.rate * gy)
 
     def move(self, x: Tensor, gx: Tensor, lr: float, *, part: slice = slice(None), mask: Tensor | None = None) -> None:
-        """v ← μ v + gx + λ x;  x ← x - η v, in place.
+        """v ← μ v + gx + λ x;  x ← x - η v, in the place of x.
 
         Parameters
         ----------
         x : Tensor
             Shape (d,); changed.
         gx : Tensor
-            Of the same shape; it belongs to the caller, as gradients of an oracle do, and is changed.
+            Of the same shape.
         lr : float
             η, before ``rate``.
         part : slice
@@ -112,16 +172,32 @@ class Descent:
         mask : Tensor, optional
             What of that moves: 1 or 0 for each entry of x, of its type.
         """
-        moving, by = x[..., part], gx[..., part]  # views: a step on one is a step on x
+        x[..., part].sub_(self.direction(x, gx, part=part, mask=mask), alpha=lr * self.rate)
+
+    def direction(self, x: Tensor, d: Tensor, *, part: slice = slice(None), mask: Tensor | None = None) -> Tensor:
+        """v ← μ v + d + λ x; return v, or of it the part: what x moves against, times the step size.
+
+        With the defaults that is d itself. Neither x nor d is changed; v is not the caller's.
+        """
+        by = d[..., part]
         if self.weight_decay:
-            by.add_(moving, alpha=self.weight_decay)
+            by = by.add(x[..., part], alpha=self.weight_decay)
         if mask is not None:
-            by.mul_(mask[part])
+            by = by * mask[part]
         if self.momentum:
             if self._velocity is None:
                 self._velocity = torch.zeros_like(x)
             by = self._velocity[..., part].mul_(self.momentum).add_(by)
-        moving.sub_(by, alpha=lr * self.rate)
+        return by
+
+    def reach(self, steps: int) -> float:
+        """Return how far as many steps of size 1 against one and the same d lead: q, and more with momentum.
+
+        It is Σ_t (1 - μ^t) / (1 - μ): a path is that many times the mean of the directions, in which momentum weighs
+        the early ones more.
+        """
+        kept = self.momentum
+        return (steps - kept * (1 - kept**steps) / (1 - kept)) / (1 - kept) if kept else float(steps)
 
 
 def existing(**vectors: Tensor | None) -> Arrays:

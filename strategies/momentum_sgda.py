@@ -55,8 +55,14 @@ class MomentumLocalSGDA(LocalSGDA):
     beta_dual: float = Field(0.1, gt=0, description="βy: weight of a fresh gradient in dy, times α")
 
     def contradictions(self) -> list[str]:
-        """Require weights of at most 1."""
-        return super().contradictions() + [
+        """Require weights of at most 1, and refuse two kinds of momentum at once."""
+        found = super().contradictions()
+        if self.momentum:
+            found.append(
+                f"{self.key('momentum')} = {self.momentum:g}: {self.name} has a momentum of its own, "
+                f"{self.key('beta')} = {self.beta:g}, so take 0"
+            )
+        return found + [
             f"{self.key(name)} = {value:g}: the weight of a fresh gradient, this times {self.key('alpha')} = "
             f"{self.alpha:g}, is at most 1: set {self.key(name)} to {1 / self.alpha:g} or less"
             for name, value in (("beta", self.beta), ("beta_dual", self.beta_dual))
@@ -67,7 +73,7 @@ class MomentumLocalSGDA(LocalSGDA):
         self, sent: Arrays, memory: Arrays, oracle: Oracle, context: RoundContext
     ) -> tuple[Arrays, Arrays]:
         """Lines 1-6. Line 7 is the base's average."""
-        x, y = sent["x"].clone(), sent["y"].clone()
+        x, y, oracle, descent = sent["x"].clone(), sent["y"].clone(), self.clipped(oracle), self.descent(context)
         if "dx" in sent:
             dx, dy = sent["dx"], sent["dy"]
         else:
@@ -75,7 +81,7 @@ class MomentumLocalSGDA(LocalSGDA):
         lr, lr_dual = self.lr * context.rate * self.alpha, self.lr_dual * context.rate * self.alpha
         fresh, fresh_dual = self.beta * self.alpha, self.beta_dual * self.alpha
         for _ in range(context.local_steps):  # l.2
-            x.add_(dx, alpha=-lr)  # l.3
+            x.sub_(descent.direction(x, dx), alpha=lr)  # l.3
             y = oracle.project(y + lr_dual * dy)  # l.4
             gx, gy = self.gradients(x, y, sent, oracle)  # l.5
             dx, dy = momentum(dx, gx, fresh), momentum(dy, gy, fresh_dual)  # l.6

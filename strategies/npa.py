@@ -42,8 +42,13 @@ class NPA(LocalSGDA):
     batch: int = Field(512, ge=1, description="samples of a step at each site; instead of the run's batch size")
 
     def contradictions(self) -> list[str]:
-        """Require q = 1 in all stages."""
+        """Require q = 1 in all stages, and no momentum, which begins anew in each round."""
         found = super().contradictions()
+        if self.momentum:
+            found.append(
+                f"{self.key('momentum')} = {self.momentum:g}: momentum starts from zero in each round, and a round of "
+                f"npa is one step: set {self.key('momentum')}=0"
+            )
         for name in ("local_steps", "stage_steps_growth"):
             if (value := getattr(self, name)) != 1:
                 found.append(f"{self.key(name)} = {value}: npa synchronises after every step: set {self.key(name)}=1")

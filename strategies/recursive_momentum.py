@@ -24,6 +24,7 @@ import torch
 from pydantic import Field
 
 from edelweiss.federation import COUNT, LATER, FederatedStrategy, Oracle, Table, both, kept
+from edelweiss.strategies.local_steps import GradientSteps
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -142,7 +143,7 @@ class RecursiveMomentum(FederatedStrategy):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecursiveDescentAscent(RecursiveMomentum):
+class RecursiveDescentAscent(RecursiveMomentum, GradientSteps):
     """The fields that FMGDA, FGDA and AdaFGDA have in common; their papers let all sites take part in every round.
 
     The papers do not agree on letters: α_t and c1 belong to u, the estimator for x, in FMGDA, and to v, that for y, in

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import torch
 from pydantic import Field
 
-from edelweiss.federation import COUNT, AlgorithmInfo, FederatedStrategy, Oracle, Table, average, down, kept, up
+from edelweiss.federation import COUNT, AlgorithmInfo, Oracle, Table, average, down, kept, up
 from edelweiss.problems import papers
+from edelweiss.strategies.local_steps import GradientSteps
 from edelweiss.strategies.variate_versions import ROUND, of_this_round
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sagda(FederatedStrategy):
+class Sagda(GradientSteps):
     """Local descent ascent with control variates that are taken anew, at one point, in each round.
 
     Client k, phase "control", from x, y::
@@ -82,6 +83,7 @@ class Sagda(FederatedStrategy):
         self, sent: Arrays, memory: Arrays, oracle: Oracle, context: RoundContext
     ) -> tuple[Arrays, Arrays]:
         """Line 1, or lines 3-6."""
+        oracle, descent = self.clipped(oracle), self.descent(context)
         if context.phase == "control":
             ux, uy = oracle.gradient(sent["x"], sent["y"], oracle.draw(self.control_batch or None))  # l.1
             return {"vx": ux, "vy": uy}, {"ux": ux, "uy": uy, ROUND: torch.tensor([context.round])}
@@ -91,7 +93,7 @@ class Sagda(FederatedStrategy):
         correct_x, correct_y = sent["vx"] - own["ux"], sent["vy"] - own["uy"]  # constant during a round
         for _ in range(context.local_steps):  # l.3
             gx, gy = oracle.gradient(x, y)  # l.4
-            x.add_(gx.add_(correct_x), alpha=-lr)  # l.5
+            x.sub_(descent.direction(x, gx.add_(correct_x)), alpha=lr)  # l.5
             y = oracle.project(y + lr_dual * (gy + correct_y))  # l.6
         return {"x": x, "y": y}, {}  # the next round takes them anew
 
