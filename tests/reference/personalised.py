@@ -22,11 +22,16 @@ Gradients = Callable[[Vector, Vector], Point]
 
 
 class Sgd(NamedTuple):
-    """Step sizes that fall from round to round, weight decay, and a heavy ball that starts at rest in each round."""
+    """Step sizes that fall from round to round; clipping, weight decay, and a heavy ball at rest when a round begins."""
 
     decay: float = 1.0
     weight_decay: float = 0.0
     momentum: float = 0.0
+    clip: float = 0.0
+
+    def clipped(self, g: Vector) -> Vector:
+        norm = math.sqrt(sum(float(entry) ** 2 for entry in g))
+        return g * (self.clip / norm) if 0 < self.clip < norm else g
 
     def rate(self, stage: Stage, r: int) -> float:
         rate = stage.shrink
@@ -76,7 +81,7 @@ def d_psgd(
                 v = 0 * x
                 for t in range(stage.steps):
                     gx, gy = game.gradients(k, xs[k], ys[k], r, t)
-                    v = sgd.velocity(v, gx, xs[k])
+                    v = sgd.velocity(v, sgd.clipped(gx), xs[k])
                     xs[k] = xs[k] - lr * rate * v
                     ys[k] = game.feasible(ys[k] + lr_dual * rate * gy)
             xs = mixed(w(r), xs)
@@ -122,12 +127,12 @@ def head_and_body(
                 body, v, u = bodies[k], 0 * heads[k], 0 * bodies[k]
                 for gradients in gradients_of(game, k, r, 0, stage.steps, epochs[0]):
                     gx, gy = gradients(np.concatenate([body, heads[k]]), ys[k])
-                    v = sgd.velocity(v, gx[split:], heads[k])
+                    v = sgd.velocity(v, sgd.clipped(gx)[split:], heads[k])
                     heads[k] = heads[k] - alpha * rate * v
                     ys[k] = game.feasible(ys[k] + eta * rate * gy)
                 for gradients in gradients_of(game, k, r, stage.steps, body_steps, epochs[1]):
                     gx, _ = gradients(np.concatenate([body, heads[k]]), ys[k])
-                    u = sgd.velocity(u, gx[:split], body)
+                    u = sgd.velocity(u, sgd.clipped(gx)[:split], body)
                     body = body - beta * rate * u
                 trained.append(body)
             bodies = combine(trained, chosen)
@@ -161,8 +166,8 @@ def ditto(
                 for t in range(stage.steps):
                     gu, gy = game.gradients(k, u, yu, r, t)
                     gv, gz = game.gradients(k, v, z, r, t)
-                    speed_u = sgd.velocity(speed_u, gu, u)
-                    speed_v = sgd.velocity(speed_v, gv + lam * (v - w), v)
+                    speed_u = sgd.velocity(speed_u, sgd.clipped(gu), u)
+                    speed_v = sgd.velocity(speed_v, sgd.clipped(gv) + lam * (v - w), v)
                     u, yu = u - lr_now * speed_u, game.feasible(yu + dual_now * gy)
                     v, z = v - lr_now * speed_v, game.feasible(z + dual_now * gz)
                 own[k] = v, z
@@ -198,10 +203,11 @@ def dispfl(
                 v = 0 * x
                 for t in range(stage.steps):
                     gx, gy = game.gradients(k, xs[k], ys[k], r, t)
-                    v = sgd.velocity(v, gx, xs[k])
+                    v = sgd.velocity(v, sgd.clipped(gx), xs[k])
                     xs[k] = xs[k] - lr * step * v * masks[k]
                     ys[k] = game.feasible(ys[k] + lr_dual * step * gy)
                 gx, _ = game.gradients(k, xs[k], ys[k], r, stage.steps)
+                gx = sgd.clipped(gx)
                 rate = prune / 2 * (1 + math.cos(math.pi * (r - 1) / rounds))
                 for place, shape in layers:
                     where = list(range(place.start, place.stop))
@@ -288,6 +294,7 @@ def fedrod(
                 for t in range(stage.steps):
                     both = np.concatenate([u[:split], u[split:] + theta])
                     generic, plain = game.gradient(k, u, r, t, True), game.gradient(k, both, r, t, False)
+                    generic, plain = sgd.clipped(generic), sgd.clipped(plain)
                     v, speed = sgd.velocity(v, generic, u), sgd.velocity(speed, plain[split:], theta)
                     u, theta = u - lr * rate * v, theta - lr_head * rate * speed
                 thetas[k] = theta

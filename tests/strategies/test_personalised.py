@@ -33,7 +33,7 @@ from tests.strategies.halves import Arrays, OpenOracle, drive
 from tests.strategies.personalised import GAMES, LAYERS, PATH, PLAN, PRIMAL, RING, SPLIT, STAGES, held, setting
 from tests.strategies.settings import ROUNDS, SOME, WEIGHTS, Everyone, K, share
 
-SGD = {"decay": 0.9, "weight_decay": 0.02, "momentum": 0.6}
+SGD = {"decay": 0.9, "weight_decay": 0.02, "momentum": 0.6, "clip": 1.5}
 by_game = pytest.mark.parametrize("name", GAMES)
 # That it makes no difference who mixes is tested on the messages of whole runs.
 by_mixing = pytest.mark.parametrize(("edges", "mixing", "sgd"), [("ring", "server", {}), ("path", "client", SGD)])
