@@ -22,7 +22,7 @@ Gradients = Callable[[Vector, Vector], Point]
 
 
 class Sgd(NamedTuple):
-    """Step sizes that fall from round to round; clipping, weight decay, and a heavy ball at rest when a round begins."""
+    """Step sizes that fall from round to round, clipping, weight decay, and a heavy ball from rest in each round."""
 
     decay: float = 1.0
     weight_decay: float = 0.0
