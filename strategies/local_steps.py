@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from pydantic import Field
 
-from edelweiss.federation import FederatedStrategy, Oracle
+from edelweiss.federation import Differences, FederatedStrategy, Oracle
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -61,7 +61,7 @@ class LocalSteps(GradientSteps):
         return context.rate * self.decay ** (context.round - 1)
 
 
-class Clipped:
+class Clipped(Differences):
     """An oracle whose gradients by x, a row for each client where there are several, have at most a given norm.
 
     Parameters
