@@ -8,13 +8,10 @@ from glob import glob
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edelweiss.common import PlugInError
 from edelweiss.common import shown as quoted
-from edelweiss.common.files import as_path, is_file, read_json, read_toml, reason
-from edelweiss.config import ConfigError, RunConfig, flatten
-from edelweiss.config.plug_ins import require_known
+from edelweiss.common.files import as_path, is_file, read_json, reason
+from edelweiss.config import ConfigError, RunConfig
 from edelweiss.config.resume import FREE
-from edelweiss.config.tables import renamed
 from edelweiss.lab.compare.grids import beyond, steps
 from edelweiss.lab.compare.groups import Group
 from edelweiss.lab.compare.runs import (
@@ -27,9 +24,9 @@ from edelweiss.lab.compare.runs import (
     lower_is_better,
     metric,
     name_of,
-    read_records,
     shown,
 )
+from edelweiss.lab.run_folder import AGAIN, read_config, read_part, read_records
 from edelweiss.problems.metrics import split
 from edelweiss.server_app.about import FILE as ABOUT
 from edelweiss.server_app.evidence import FILE as EVIDENCE
@@ -63,23 +60,10 @@ class Found:
         ValueError
             Saying why nothing can be compared with it.
         """
-        if not is_file(path / "config.toml"):
-            inside = sum(is_file(each / "config.toml") for each in path.iterdir()) if path.is_dir() else 0
-            more = f"; {inside} are in it: write {str(path / '*')!r}" if inside else ""
-            raise ValueError(f"not a run folder: it has no config.toml{more}")
-        try:
-            keys = renamed(flatten(read_toml(path / "config.toml")))
-            require_known(keys)
-            config = RunConfig.parse(keys)
-        except PlugInError as error:
-            raise ValueError("; ".join(error.problems)) from None
-        except ConfigError as error:
-            raise ValueError(
-                f"it is of another version, or its config.toml was changed ({'; '.join(error.problems)}): do the run "
-                "again with this version"
-            ) from None
-        except (OSError, ValueError, TypeError) as error:
-            raise ValueError(f"its config.toml cannot be read ({reason(error)}): do the run again") from None
+        inside = sum(is_file(each / "config.toml") for each in path.iterdir()) if path.is_dir() else 0
+        if inside and not is_file(path / "config.toml"):
+            raise ValueError(f"not a run folder, but {inside} are in it: write {str(path / '*')!r}")
+        config = read_config(path)
         written = config.written()
         repeat = {key: written[key] for key in REPEATED if key != "fold" or config.folds}
         run = Run(written, repeat, _ended(path, config))
@@ -109,22 +93,22 @@ def _samples(path: Path) -> dict[str, str]:
 
 def _ended(path: Path, config: RunConfig) -> Outcome:
     """Read what came of a run; ValueError where it has not ended."""
-    again = f"do it again, or let it go on with --run-config 'resume=\"{path}\"'"
-    try:
-        if os.path.lexists(path / OUTCOME):
+    if os.path.lexists(path / OUTCOME):
+        try:
             return Outcome.read(path)
-        said = read_json(path / "status.json") if os.path.lexists(path / "status.json") else {}
-        said = said if isinstance(said, dict) else {}
-        records = read_records(path)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"it is damaged, or of another version ({reason(error)}): {again}") from None
+        except (OSError, ValueError) as error:
+            raise ValueError(f"it is damaged, or of another version ({reason(error)}): {AGAIN}") from None
+    said, records = read_part(path, "status.json"), read_records(path)
     status, why = said.get("status"), str(said.get("reason", ""))
     diverged = why if status == "stopped" and DIVERGED.search(why) else ""
     if not diverged and (status != "complete" or len(records) != config.rounds):
         how = {"running": "it still runs, or was killed", "stopped": f"it was stopped ({why})"}.get(
             str(status), "its status.json does not say that it is complete"
         )
-        raise ValueError(f"it has {len(records)} of {config.rounds} rounds; {how}: {again}")
+        raise ValueError(
+            f"it has {len(records)} of {config.rounds} rounds; {how}: do it again, or resume it with "
+            f"--run-config 'resume=\"{path}\"'"
+        )
     seconds = sum(float(record.get("seconds") or 0.0) for record in records)
     return Outcome(records, diverged, seconds, str(said.get("app", "")))
 

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from edelweiss.common import Value
-from edelweiss.common.files import json_in, read_file, read_json
+from edelweiss.common.files import read_json
 from edelweiss.common.options import MOST
 from edelweiss.config import RunConfig
 from edelweiss.config.resume import COMPUTED, LEFT
+from edelweiss.lab.run_folder import Record, read_records
 from edelweiss.problems.metrics import METRICS, TIES, split
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-Record = dict[str, Any]
-
 Settings = Mapping[str, Value]
 """Run-config keys, flat."""
 
 MACHINE = frozenset(COMPUTED | LEFT)  # what says where and how a run is computed, not what it computes
-COSTS = {"round", "gradients", "samples", "bytes-down", "bytes-up"}  # in each line of a run
 OUTCOME = "outcome.json"  # of a sweep's run, written last: a folder without it is of a run that was cut off
 PAUSE = "pause.json"  # as outcome.json, of a run that its sweep stopped early and that may go on
 DIVERGED = re.compile("diverges|NaN or infinity")  # in the reason that a run stopped for
@@ -62,25 +59,6 @@ class Outcome:
     def last(self) -> Record:
         """The line of the last round; empty for a run that diverged in the first."""
         return self.records[-1] if self.records else {}
-
-
-def read_records(folder: Path) -> list[Record]:
-    """Read metrics.jsonl; raises as `Outcome.read` does."""
-    lines = folder / "metrics.jsonl"  # a run that diverges in its first round has none
-    records = [json_in(line) for line in read_file(lines).splitlines()] if os.path.lexists(lines) else []
-    for number, record in enumerate(records, start=1):
-        whole = isinstance(record, dict) and record.keys() >= COSTS and _all_numbers(record)
-        tables = whole and any(isinstance(record.get(key), dict) for key in (*COSTS, "seconds"))
-        if not whole or tables or str(record["round"]) != str(number):
-            raise ValueError(f"line {number} of {lines.name} is not what a run writes after round {number}")
-    return records
-
-
-def _all_numbers(value: Any) -> bool:
-    """Whether there is nothing but numbers, and null for those that are not defined."""
-    if isinstance(value, dict):
-        return all(map(_all_numbers, value.values()))
-    return value is None or isinstance(value, int | float)
 
 
 @dataclass(frozen=True)

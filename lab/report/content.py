@@ -9,14 +9,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from edelweiss.common import PlugInError, shown
-from edelweiss.common.files import as_path, is_file, json_in, read_file, read_json, reason
-from edelweiss.config import ConfigError, RunConfig, read_overrides
-from edelweiss.config.plug_ins import require_known
+from edelweiss.common import shown
+from edelweiss.common.files import as_path, reason
+from edelweiss.config import RunConfig
 from edelweiss.datasets import DataSummary, ModelSchema
 from edelweiss.datasets.config import SITE
 from edelweiss.evidence import VERSION
 from edelweiss.federation import RunError
+from edelweiss.lab.run_folder import AGAIN, read_config, read_part, read_records
 from edelweiss.models.storage import StoredTensors
 from edelweiss.problems import PROBLEMS
 from edelweiss.problems.metrics import HEADLINE, by_label
@@ -57,26 +57,15 @@ class Content:
         """
         try:
             folder = as_path(name)
-            if not is_file(folder / "config.toml"):
-                raise RunError(f"{shown(str(name))} is no run folder, in which there would be a config.toml")
-        except OSError as error:
-            raise RunError(f"{shown(str(name))} cannot be read ({reason(error)})") from None
-        try:
-            if not (keys := read_overrides([str(folder / "config.toml")])):
-                raise RunError(f"{folder / 'config.toml'} is empty: run it anew")
-            require_known(keys)
-            config = RunConfig.parse(keys)
-        except PlugInError as error:
-            raise RunError(f"{folder / 'config.toml'}: {'; '.join(error.problems)}") from None
-        except ConfigError as error:
-            again = "the run is of another version, or the file was changed: run it anew"
-            raise RunError(f"{folder / 'config.toml'}: {'; '.join(error.problems)}; {again}") from None
-        parts = {file: _part(folder / file) for file in ("status.json", about.FILE, EVIDENCE)}
-        for file, latest in ((about.FILE, about.VERSION), (EVIDENCE, VERSION)):
-            if parts[file] and parts[file].get("version") not in range(1, latest + 1):
-                found = shown(parts[file].get("version"))
-                raise RunError(f"{folder / file} has version {found}; this release reads 1 to {latest}: run it again")
-        return cls(folder, config, parts["status.json"], parts[about.FILE], _lines(folder), parts[EVIDENCE] or None)
+            config, records = read_config(folder), read_records(folder)
+            parts = {file: read_part(folder, file) for file in ("status.json", about.FILE, EVIDENCE)}
+            for file, latest in ((about.FILE, about.VERSION), (EVIDENCE, VERSION)):
+                if parts[file] and (found := parts[file].get("version")) not in range(1, latest + 1):
+                    what = f"its {file} has version {shown(found)}; this release reads 1 to {latest}"
+                    raise ValueError(f"{what}: {AGAIN}")
+        except (OSError, ValueError) as error:
+            raise RunError(f"{str(name)!r}: {reason(error)}") from None
+        return cls(folder, config, parts["status.json"], parts[about.FILE], records, parts[EVIDENCE] or None)
 
     @property
     def title(self) -> str:
@@ -234,26 +223,3 @@ def _of_label(record: Row, label: str, personalised: bool) -> Row:
     if personalised:
         line = {name: summary["mean"] for name, summary in own.get("over-sites", {}).items()}
     return own | {name: line[name] for name in HEADLINE if name in line}
-
-
-def _part(path: Path) -> dict[str, Any]:
-    """Read one of the JSON files, which an earlier or unfinished run may lack."""
-    try:
-        found = read_json(path) if os.path.lexists(path) else {}
-    except (OSError, ValueError) as error:
-        raise RunError(f"{path} is damaged ({reason(error)}): run it anew") from None
-    if not isinstance(found, dict):
-        raise RunError(f"{path} is damaged (no JSON object): run it anew")
-    return found
-
-
-def _lines(folder: Path) -> list[Row]:
-    path = folder / "metrics.jsonl"
-    try:
-        lines = read_file(path).splitlines() if os.path.lexists(path) else []
-        records = [json_in(line) for line in lines]
-        if not all(isinstance(record, dict) and isinstance(record.get("round"), int) for record in records):
-            raise ValueError("a line is no round's")
-    except (OSError, ValueError) as error:
-        raise RunError(f"{path} is damaged ({reason(error)}): run it anew") from None
-    return records

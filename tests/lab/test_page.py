@@ -182,10 +182,10 @@ def test_the_table_has_each_item_once_and_says_what_is_not_known(folder: Path) -
         ("about.json", "[]", "no JSON object"),
         ("about.json", "{", "about.json is damaged"),
         ("metrics.jsonl", '{"round": 1}\n{"rou', "metrics.jsonl is damaged"),
-        ("metrics.jsonl", "3\n", "a line is no round's"),
+        ("metrics.jsonl", "3\n", "line 1 is not what a run writes"),
         ("config.toml", "algorithm = 'codaska'\n", "algorithm = 'codaska'"),
         ("status.json", "\x00", "status.json is damaged"),
-        ("config.toml", "", "config.toml is empty"),
+        ("config.toml", "", "config.toml cannot be read (it is empty)"),
         *((file, None, f"{file} is damaged (it is not a regular file)") for file in ("metrics.jsonl", "status.json")),
     ],
 )
