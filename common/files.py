@@ -86,14 +86,7 @@ def opened(path: str | Path) -> Iterator[BinaryIO]:
 
 
 def read_file(path: str | Path, most: int = 0) -> bytes:
-    """Read a regular file.
-
-    Parameters
-    ----------
-    path
-        The file.
-    most
-        Its largest size in bytes. 0: the free memory.
+    """Read a regular file of at most ``most`` bytes; 0: at most what fits into the free memory.
 
     Raises
     ------

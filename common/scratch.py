@@ -15,11 +15,6 @@ class Scratch:
 
     A file in it is locked while one of them lives; without the lock, the folder is left over.
 
-    Parameters
-    ----------
-    place : str, optional
-        Its parent; None: the machine's folder for temporary files.
-
     Attributes
     ----------
     path : Path

@@ -36,12 +36,7 @@ def _renamed(flat: Mapping[str, Value], how: Callable[[Registry[Any], str], str]
 
 
 def load_named(flat: Mapping[str, Value]) -> dict[str, Value]:
-    """Import the plug-ins that a run-config names; for callers who wrote it or allow it.
-
-    Returns
-    -------
-    dict
-        The run-config with their names in this process.
+    """Import the plug-ins that a run-config names, for callers who wrote it or allow it; return it with known names.
 
     Raises
     ------

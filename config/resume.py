@@ -25,13 +25,7 @@ def lasting(run: RunConfig) -> dict[str, Value]:
 
 
 def changed(now: Mapping[str, Value], then: Mapping[str, Value]) -> str:
-    """Return a line with the keys that changed since the run began; empty for none.
-
-    Parameters
-    ----------
-    now, then : mapping
-        Results of `lasting` for the new run-config and the one that the run began with.
-    """
+    """Return a line with the keys (of `lasting`) that changed since the run began; empty for none."""
     keys = [key for key in [*then, *(now.keys() - then.keys())] if now.get(key) != then.get(key)]
     lines = [
         f"{key} = {shown(now[key]) if key in now else 'none'} (was {shown(then[key]) if key in then else 'none'})"

@@ -98,16 +98,8 @@ def wrong_summary(
 ) -> list[str]:
     """Return what is wrong with the record of a `DataSummary` that a site is sent.
 
-    Parameters
-    ----------
-    record : mapping
-        Of a problem without data it may lack any key.
-    shape, classes
-        Of the site's own data; () where the problem needs none.
-    multiclass : bool
-        Whether the problem keeps all classes.
-    labels
-        Those of the run, where there are several.
+    `shape` and `classes` are of the site's own data, () where the problem needs none; `labels` those of the run, if
+    there are several.
     """
     if wrong := record_errors(record, SUMMARY, optional=() if shape else SUMMARY):
         return wrong

@@ -21,13 +21,6 @@ def fingerprints(config: DataConfig, sites: int) -> dict[str, str]:
 
     A hospital's own data have none, since a digest would reveal one unknown patient to anyone who knows all others.
 
-    Parameters
-    ----------
-    config
-        The data and their splits.
-    sites
-        Number of sites.
-
     Raises
     ------
     DataError

@@ -111,16 +111,7 @@ def cached(
 ) -> list[NDArray[Any]]:
     """Decode files once, and cache the result in the cache folder if it is writable.
 
-    Parameters
-    ----------
-    name
-        Name of the data set.
-    files
-        The files; a change of one invalidates the cache.
-    names
-        Names of the arrays in the cache.
-    decode
-        Returns the arrays.
+    A change of one of the files makes the cache, of arrays with these names, stale.
     """
     if not all(map(is_file, files)):  # decoding reports it
         return list(decode())

@@ -65,14 +65,8 @@ class BadImageError(ValueError):
 class Faults:
     """The faults of a set of images, by kind.
 
-    Parameters
-    ----------
-    place, public
-        The file or folder that lists the images: its path for the site's own log, and its public name.
-    share
-        In [0, 1). The largest share of bad images that may be left out.
-    rows
-        The number of images.
+    `place` is the path that lists the images, for the site's own log, and `public` its public name; `share`, in [0, 1),
+    is the largest share of bad ones among the `rows` images that may be left out.
     """
 
     def __init__(self, place: Path, public: str, share: float = 0.0, rows: int = 0) -> None:

@@ -34,25 +34,11 @@ def read_images(
     problems: list[DataError],
     cache: ImageCache | None = None,
 ) -> Bytes:
-    """Decode images of any depth to 8 bits: see `datasets.image_file.pixels`.
+    """Decode images to 8 bits, see `datasets.image_file.pixels`; return those of good files, shape (n, C, H, W).
 
-    Parameters
-    ----------
-    files
-        The files, by their names in messages.
-    form
-        The common form.
-    faults
-        Known faults; those of these files are added.
-    problems
-        Errors are added here. With previous errors the files are checked but not decoded.
-    cache
-        The cache of decoded images; None, or without space: in memory.
-
-    Returns
-    -------
-    images
-        Shape (n, C, H, W) uint8, without the bad files; read-only from a cache. Undefined if there are problems.
+    Faults of the files, by their names in messages, are added to `faults`, and errors to `problems`: with any the
+    result is undefined, and with earlier ones nothing is decoded. From a cache the array is read-only; without one, or
+    without space in it, it is in memory.
     """
     for name in (strange := dict.fromkeys(name for name, path in files.items() if not is_file(path))):
         faults.add(UNREADABLE, name, "not a regular file")

@@ -168,15 +168,8 @@ def wrong_labels(label: str, uncertain: str, blank: str, preset: str) -> Iterato
 def stratum(labels: Ints) -> Ints:
     """Return a stratum for each sample, for stratified splits.
 
-    Parameters
-    ----------
-    labels
-        Shape (n,), or (n, L) with `UNKNOWN` where one is not known.
-
-    Returns
-    -------
-    strata
-        Shape (n,): the label; with several, the number, from 1, of the rarest positive label, or 0.
+    Labels have shape (n,), or (n, L) with `UNKNOWN` where one is not known. A stratum, shape (n,), is the label; with
+    several the number, from 1, of the rarest positive label, or 0.
     """
     if labels.ndim == 1:
         return labels

@@ -59,19 +59,8 @@ class SiteData:
 def load_site(config: DataConfig, site: int, sites: int) -> SiteData:
     """Load the data of one site.
 
-    Parameters
-    ----------
-    config
-        The data and their splits.
-    site
-        In [0, sites). For the data set ``"site"`` only part of the name.
-    sites
-        Number of sites, at least 1. Ignored, like the partition, for ``"site"``.
-
-    Returns
-    -------
-    data
-        The site's rows; the tensors are shared by all sites of this process.
+    `site` is in [0, sites). For the data set "site" it is only part of the name, and the partition is ignored. All
+    sites of a process share the tensors.
 
     Raises
     ------
@@ -118,16 +107,8 @@ def load_site(config: DataConfig, site: int, sites: int) -> SiteData:
 def load_test(config: DataConfig) -> Samples | None:
     """Load the common test rows, which belong to no site.
 
-    Parameters
-    ----------
-    config
-        Which data, and how it is split.
-
-    Returns
-    -------
-    samples
-        The official test set, or `test_share` of the rows; in a personal test the sites' parts together. None for the
-        data set ``"site"``, and when a share of 0 or cross-validation leaves no test rows.
+    They are the official test set, or `test_share` of the rows; in a personal test the sites' parts together. None for
+    the data set "site", and when a share of 0 or cross-validation leaves no test rows.
 
     Raises
     ------

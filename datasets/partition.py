@@ -115,23 +115,7 @@ PARTITIONS = tuple(PARTITIONERS)
 
 
 def partition(name: str, rows: Rows, sites: int, rng: np.random.Generator) -> Ints:
-    """Assign each row to a site.
-
-    Parameters
-    ----------
-    name
-        One of `PARTITIONS`.
-    rows
-        The n training rows.
-    sites
-        Number of sites, at least 1.
-    rng
-        The random stream.
-
-    Returns
-    -------
-    owner
-        Shape (n,): the site of each row, in [0, sites). Every site has at least ``rows.least`` rows.
+    """Assign each of n rows to a site in [0, sites), shape (n,); every site has at least ``rows.least`` rows.
 
     Raises
     ------

@@ -45,21 +45,9 @@ def keyed(identities: Digests, key: str) -> Digests:
 def keyed_holdout(identities: Digests, key: str, share: float, folds: int, fold: int) -> Mask:
     """Select a hospital's held-out patients, each independently of the others.
 
-    Parameters
-    ----------
-    identities
-        Shape (n,): the patient of each row; patients are kept whole.
-    key
-        The hospital's secret, in hexadecimal digits.
-    share
-        In [0, 1). The expected share of patients.
-    folds, fold
-        The number of folds and the fold to hold out; 0 folds: use the share.
-
-    Returns
-    -------
-    chosen
-        Shape (n,) bool. The first of k folds equals the selection with a share of 1/k.
+    `identities`, shape (n,), are the patients of the rows, `key` the hospital's secret in hexadecimal digits. With
+    folds it selects the patients of one fold, else an expected share in [0, 1); the first of k folds equals the
+    selection with a share of 1/k.
     """
     place = keyed(identities, key) / 2.0**64
     return np.floor(place * folds) == fold if folds else place < share

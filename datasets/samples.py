@@ -161,11 +161,6 @@ def _free(device: torch.device) -> float:
 def moments(samples: Samples) -> tuple[list[float], list[float], list[float]]:
     """Compute count, sum and sum of squares of the raw values, which are additive over sites.
 
-    Parameters
-    ----------
-    samples
-        The rows; their shift and scale are ignored.
-
     Returns
     -------
     count, total, squares
@@ -192,11 +187,6 @@ def moments(samples: Samples) -> tuple[list[float], list[float], list[float]]:
 
 def standardisation(count: Sequence[float], total: Sequence[float], squares: Sequence[float]) -> tuple[Tensor, Tensor]:
     """Compute shift and scale from moments summed over sites.
-
-    Parameters
-    ----------
-    count, total, squares
-        Sums of `moments` over sites, one number per feature or channel.
 
     Returns
     -------

@@ -20,14 +20,9 @@ class Units:
 
     @classmethod
     def among(cls, unit: Ints, within: Ints | None = None) -> Units:
-        """Find the units among rows.
+        """Find the units among n rows: by the number of each row's unit in the data set, which defines the order.
 
-        Parameters
-        ----------
-        unit
-            Shape (n,): the number of each row's unit in the data set, which defines the order.
-        within
-            Shape (n,): a further division of units, such as the hospital of a patient's row. None: no division.
+        `within` divides units further, such as by the hospital of a patient's row.
         """
         if within is not None:
             unit = within * (1 + int(unit.max(initial=0))) + unit
@@ -52,18 +47,7 @@ class Units:
 
 
 def merge_units(groups: Ints, patients: Ints | Digests) -> Ints:
-    """Merge groups that share patients, so that splits keep both groups and patients whole.
-
-    Parameters
-    ----------
-    groups, patients
-        Shape (n,): the group and patient of each row.
-
-    Returns
-    -------
-    unit
-        Shape (n,): the unit of each row, in the order of the groups.
-    """
+    """Merge groups that share patients, so that splits keep both whole; units, (n,), are in the order of groups."""
     (_, of), (_, group) = (np.unique(values, return_inverse=True) for values in (patients, groups))
     found = groups
     while True:  # at most the length of the longest chain of groups that share patients
@@ -77,17 +61,7 @@ def merge_units(groups: Ints, patients: Ints | Digests) -> Ints:
 
 
 class SiteRows:
-    """The rows of each site, in one array for any number of sites.
-
-    Parameters
-    ----------
-    rows
-        Shape (n,).
-    owner
-        Shape (n,): the site of each row, 0 to sites - 1.
-    sites
-        Number of sites.
-    """
+    """The rows of each site, in one array for any number of sites, by their `owner`, (n,), 0 to sites - 1."""
 
     def __init__(self, rows: Ints, owner: Ints, sites: int) -> None:
         self._rows = rows[np.argsort(owner, kind="stable")]
@@ -106,19 +80,8 @@ def random_stream(seed: int, purpose: str, *site: int) -> np.random.Generator:
 def stratified(strata: Ints, share: float, rng: np.random.Generator) -> Mask:
     """Select a share of the rows of each stratum.
 
-    Parameters
-    ----------
-    strata
-        Shape (n,): the class of each row, or any other stratum.
-    share
-        In [0, 1). With a share above 0, a stratum of two or more rows is on both sides; a single row is never selected.
-    rng
-        The random stream.
-
-    Returns
-    -------
-    chosen
-        Shape (n,) bool.
+    Strata, shape (n,), are classes or any others; the result, shape (n,), is bool. With a share in (0, 1) a stratum of
+    two or more rows is on both sides; a single row is never selected.
     """
     chosen = np.zeros(len(strata), np.bool_)
     if share > 0:
@@ -130,26 +93,10 @@ def stratified(strata: Ints, share: float, rng: np.random.Generator) -> Mask:
 
 
 def deal_proportionally(strata: Ints, owner: Ints, test: Ints, sites: int, rng: np.random.Generator) -> Ints:
-    """Assign test rows to sites in the proportions of the training rows, per stratum.
+    """Assign test rows, (m,), to sites in the proportions of the training rows, (n,), per stratum; return the sites.
 
-    Parameters
-    ----------
-    strata
-        Shape (n,): the class of each training row, or any other stratum.
-    owner
-        Shape (n,): its site.
-    test
-        Shape (m,): the strata of the test rows.
-    sites
-        How many sites.
-    rng
-        The random stream.
-
-    Returns
-    -------
-    owner
-        Shape (m,): the site of each test row. A site gets its proportion of each stratum, rounded up or down. A site
-        without any gets a row of its largest stratum, if another site can spare one.
+    A site gets its proportion of each stratum, rounded up or down. A site without any gets a row of its largest
+    stratum, if another site can spare one.
 
     Raises
     ------
@@ -183,19 +130,8 @@ def deal_proportionally(strata: Ints, owner: Ints, test: Ints, sites: int, rng: 
 def dealt(strata: Ints, folds: int, rng: np.random.Generator) -> Ints:
     """Assign rows to folds of equal size, per stratum.
 
-    Parameters
-    ----------
-    strata
-        Shape (n,): the class of each row, or any other stratum.
-    folds
-        At least 1.
-    rng
-        The random stream.
-
-    Returns
-    -------
-    fold
-        Shape (n,): the fold of each row, in [0, folds). Sizes differ by at most one, overall and per stratum.
+    Strata, shape (n,), are classes or any others; folds, shape (n,), are in [0, folds). Sizes differ by at most one,
+    overall and per stratum.
     """
     shuffled = rng.permutation(len(strata))
     fold = np.empty(len(strata), np.int64)
@@ -204,24 +140,10 @@ def dealt(strata: Ints, folds: int, rng: np.random.Generator) -> Ints:
 
 
 def thinned(rare: Mask, owner: Ints, share: float, rng: np.random.Generator) -> Mask:
-    """Thin a class to a share of all rows; return the remaining rows.
+    """Thin a class, the `rare` rows, to a share of all rows in (0, 1); return which rows stay. All have shape (n,).
 
-    Parameters
-    ----------
-    rare
-        Shape (n,) bool: the rows of the class to thin.
-    owner
-        Shape (n,): the site of each row. A site with rows of that class only keeps one of them.
-    share
-        The share of that class among the remaining rows, in (0, 1), as near as possible with at least one row. A class
-        that is already rarer, or the only one, is unchanged. Single rows are removed rather than patients.
-    rng
-        The random stream.
-
-    Returns
-    -------
-    stays
-        Shape (n,) bool.
+    The share is met as nearly as possible with at least one row. A class that is already rarer, or the only one, is
+    unchanged, and a site with rows of that class only keeps one of them. Single rows are removed rather than patients.
     """
     stays = np.ones(len(rare), np.bool_)
     others = int(np.sum(~rare))

@@ -18,11 +18,6 @@ def import_torchvision() -> ModuleType:
     then stops because the operators ``nms`` and ``qnms`` have no schema. Only in that case the two schemas
     are defined here (without a kernel: nothing in Edelweiss calls them) and the import is repeated.
 
-    Returns
-    -------
-    module
-        ``torchvision``.
-
     Raises
     ------
     ImportError

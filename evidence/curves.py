@@ -23,13 +23,7 @@ GRID = np.arange(1, 101) / 100  # abscissae of the curves' bands
 
 
 def above(positives: Floats, negatives: Floats) -> tuple[Floats, Floats]:
-    """Count the samples of each class with the score of a bin or a higher one, from the highest bin down.
-
-    Parameters
-    ----------
-    positives, negatives : ndarray
-        Shape (..., bins).
-    """
+    """Count the samples of each class, (..., bins), with a bin's score or a higher one, from the highest bin down."""
     return np.cumsum(positives[..., ::-1], -1), np.cumsum(negatives[..., ::-1], -1)
 
 
@@ -129,10 +123,7 @@ def net_benefit(p: Floats, positives: Floats, negatives: Floats) -> dict[str, Fl
     Net benefit at a threshold t is TP/n - FP/n · t/(1-t), for treating patients with a risk of at least t (``model``)
     and for treating ``all``. Treating nobody has a net benefit of 0.
 
-    Parameters
-    ----------
-    p, positives, negatives : ndarray
-        Shape (bins,): the predicted risk of each bin and its number of samples of each class.
+    Risk p and counts of positives and negatives have shape (bins,).
     """
     order = np.argsort(p, kind="stable")
     first = np.searchsorted(p[order], THRESHOLDS, side="left")
@@ -150,12 +141,7 @@ def operating_points(
 
     The Wilson interval takes the threshold as given: it is found on one class, the share on the other.
 
-    Parameters
-    ----------
-    positives, negatives, scores : ndarray
-        Shape (bins,): counts, and the score of each bin.
-    independent : (float, float)
-        Effective sample sizes of positives and negatives.
+    Counts and the score of each bin have shape (bins,); `independent` are the classes' effective sample sizes.
     """
     tp, fp = above(positives, negatives)
     p, n = tp[-1], fp[-1]
@@ -210,12 +196,7 @@ def roc_band(positives: Floats, negatives: Floats, independent: tuple[float, flo
     Two things are uncertain: which score has that false positive rate, and which share of the positives is above it.
     Their Wilson intervals are combined by `evidence.intervals.mover_interval`.
 
-    Parameters
-    ----------
-    positives, negatives : ndarray
-        Shape (bins,); at least one of each.
-    independent : (float, float)
-        Their effective sample sizes.
+    Counts have shape (bins,), at least one of each class; `independent` are their effective sample sizes.
     """
     tp, fp = (np.append(0.0, counts) for counts in above(positives, negatives))
     tpr, fpr = tp / tp[-1], fp / fp[-1]
@@ -236,12 +217,7 @@ def precision_band(
     Three things are uncertain: which score has that recall, which share of the negatives is above it, and the
     prevalence. Their Wilson intervals are combined as in `roc_band`.
 
-    Parameters
-    ----------
-    positives, negatives, independent
-        As for `roc_band`.
-    patients : float
-        Number of patients; samples of one patient mostly share their class.
+    Counts and effective sample sizes are as for `roc_band`. Samples of one of the `patients` mostly share their class.
     """
     tp, fp = (np.append(0.0, counts) for counts in above(positives, negatives))
     tpr, fpr, share = tp / tp[-1], fp / fp[-1], tp[-1] / (tp[-1] + fp[-1])

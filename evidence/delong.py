@@ -31,13 +31,7 @@ class Auroc:
 
 
 def binned_placements(positives: Floats, negatives: Floats) -> tuple[Floats, Floats]:
-    """Return the placements of a positive and of a negative in each bin.
-
-    Parameters
-    ----------
-    positives, negatives : ndarray
-        Counts, shape (bins,), from the lowest scores up; at least one of each.
-    """
+    """Return a positive's and a negative's placement in each bin, from the lowest scores up; both classes occur."""
     below, above = np.cumsum(negatives) - negatives, positives.sum() - np.cumsum(positives)
     return (below + negatives / 2) / negatives.sum(), (above + positives / 2) / positives.sum()
 
@@ -45,12 +39,7 @@ def binned_placements(positives: Floats, negatives: Floats) -> tuple[Floats, Flo
 def from_counts(sites: Sequence[Counts], design: Sequence[float] | None = None) -> Auroc:
     """Compute the pooled AUROC of several sites with DeLong's variance.
 
-    Parameters
-    ----------
-    sites : sequence of Counts
-        Counts of each site; a site may lack a class.
-    design : sequence of float, optional
-        Design effect of each site, see `evidence.design`; default 1.
+    A site may lack a class. Without a design effect for each, see `evidence.design`, it is 1.
     """
     sites = SiteCounts(sites)
     total = sites.total
@@ -76,15 +65,7 @@ def from_counts(sites: Sequence[Counts], design: Sequence[float] | None = None) 
 
 
 def placements(scores: Floats, labels: Floats) -> Floats:
-    """Compute each sample's exact placement in O(n log n) (Sun and Xu, IEEE SPL 21, 2014).
-
-    Parameters
-    ----------
-    scores : ndarray
-        Shape (n,).
-    labels : ndarray
-        Shape (n,): 1 for positive and 0 for negative; at least one of each.
-    """
+    """Compute samples' exact placements in O(n log n) (Sun and Xu, IEEE SPL 21, 2014); labels 1 and 0 both occur."""
     values, place = np.unique(scores, return_inverse=True)
     counts = sum_by(labels, place, len(values)), sum_by(1 - labels, place, len(values))
     of_positives, of_negatives = binned_placements(*counts)
@@ -97,12 +78,8 @@ def exact(scores: Floats, labels: Floats, patients: Ints | None = None) -> Auroc
     With several samples per patient the variance is that of Obuchowski, Biometrics 53 (1997), 567-578: placements are
     summed over each patient before squaring.
 
-    Parameters
-    ----------
-    scores, labels : ndarray
-        As for `placements`; labels of one class give NaN.
-    patients : ndarray, optional
-        Shape (n,): the patient of each sample, numbered from 0; default: one sample per patient.
+    Samples are as for `placements`; labels of one class give NaN. Patients, shape (n,), are numbered from 0; by default
+    each sample is one.
     """
     if patients is None:
         values, place = np.unique(scores, return_inverse=True)
@@ -150,15 +127,7 @@ def covariance(one: Floats, other: Floats, labels: Floats, patients: Ints) -> fl
 
 
 def paired(one: Floats, other: Floats, labels: Floats, patients: Ints | None = None) -> tuple[Auroc, Auroc, float]:
-    """Compute the AUROCs of two models on the same samples and their covariance.
-
-    Parameters
-    ----------
-    one, other : ndarray
-        Scores of the two, shape (n,).
-    labels, patients : ndarray
-        As for `exact`.
-    """
+    """Compute the AUROCs of two models on the same samples and their covariance."""
     found = exact(one, labels, patients), exact(other, labels, patients)
     if math.isnan(found[0].value):
         return *found, math.nan

@@ -55,12 +55,7 @@ class Design:
 
         An effect that cannot be estimated (one class only, a perfect ranking) is set to its upper bound.
 
-        Parameters
-        ----------
-        scores, labels : ndarray
-            Shape (n,): labels are 1 and 0.
-        patients : ndarray, optional
-            Shape (n,): the patient of each sample, numbered from 0; default: one sample per patient.
+        Scores and labels, 1 and 0, have shape (n,); patients are numbered from 0, by default one per sample.
         """
         if patients is None:
             return SINGLE

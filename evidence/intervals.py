@@ -55,12 +55,7 @@ def effective_size(sizes: Sequence[float], design: Sequence[float], largest: Seq
     quantiles: with the degrees of freedom of the patients, over those of as many independent samples (Korn and
     Graubard, Survey Methodology 24, 1998). With one sample per patient, or identical ones, the factor is 1.
 
-    Parameters
-    ----------
-    sizes : sequence of float
-        Samples of the class at each site.
-    design, largest : sequence of float
-        Design effect of each site and its upper bound, see `evidence.design`.
+    By site: samples of the class, its design effect and the upper bound of that, see `evidence.design`.
     """
     total = float(sum(sizes))
     if not total:
@@ -131,12 +126,7 @@ def auroc_interval(value: float, variance: float, positives: EffectiveSize, nega
     patients of the rarer class, which dominate the variance. If a class has fewer than `DELONG_MIN` patients, or the
     ranking is perfect (variance 0), the interval is Newcombe's.
 
-    Parameters
-    ----------
-    value, variance : float
-        By DeLong; NaN if a class is missing, or (the variance) has one patient.
-    positives, negatives : EffectiveSize
-        Effective sizes of the classes.
+    Value and variance are DeLong's: NaN if a class is missing, or (the variance) has one patient.
     """
     if math.isnan(value):
         return estimate(math.nan)
@@ -181,17 +171,10 @@ def mean_auroc_interval(
 
 
 def average_precision_interval(value: float, variance: float, positives: EffectiveSize) -> Estimate:
-    """Return an average precision with its interval.
+    """Return an average precision, with the variance of `evidence.curves.average_precision_variance`, and its interval.
 
     The interval is computed on the logit scale (Boyd, Eng and Page, ECML PKDD 2013, section 4.1), as for an AUROC. For
     a perfect ranking (variance 0) it is Wilson's, since average precision is a mean of shares.
-
-    Parameters
-    ----------
-    value, variance : float
-        The variance is that of `evidence.curves.average_precision_variance`.
-    positives : EffectiveSize
-        Effective size of the positives.
     """
     if math.isnan(value):
         return estimate(math.nan)
@@ -228,14 +211,7 @@ def newcombe(
     Newcombe, Stat Med 25 (2006), method 5: the standard deviation of Hanley and McNeil at the true AUROC A, with each
     class size replaced by their mean. Extended to a weighted mean of several AUROCs with the same A.
 
-    Parameters
-    ----------
-    value : float
-        The AUROC, or the mean.
-    sizes : sequence of (float, float)
-        Positives and negatives of each.
-    weights : sequence of float
-        Weight of each; the sum is 1.
+    `sizes` are positives and negatives of each AUROC in the mean, whose weights sum to 1.
     """
     positives, negatives = np.array(sizes, float).T
     more = np.maximum(0.0, (positives + negatives) / 2 - 1)

@@ -11,18 +11,7 @@ PLACES = {"pooled": "all sites pooled", "within-sites": "within sites", "common-
 
 
 def inverted_rankings(evidence: Mapping[str, Any]) -> list[str]:
-    """Report AUROCs whose whole interval is below 0.5, with the usual causes.
-
-    Parameters
-    ----------
-    evidence : mapping
-        The content of evidence.json, see `evidence.summary`.
-
-    Returns
-    -------
-    list of str
-        A sentence for each label with an inverted ranking.
-    """
+    """Report AUROCs of evidence.json whose whole interval is below 0.5, and the usual causes; a sentence per label."""
     labels: Mapping[str, Mapping[str, Any]] = evidence.get("labels", {"": evidence})
     found = {name: _inverted_label(own) for name, own in labels.items()}
     return [f"{name}: {text}" if name else text for name, text in found.items() if text]

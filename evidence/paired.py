@@ -111,17 +111,7 @@ def _centred(counts: Counts) -> tuple[Floats, Floats]:
 def variance_of_difference(samples: tuple[float, float], spreads: Sequence[Spread]) -> float:
     """Compute the variance of the difference of two AUROCs (DeLong; for clustered samples Obuchowski, 1997).
 
-    Parameters
-    ----------
-    samples : (float, float)
-        Positives and negatives at all sites.
-    spreads : sequence of Spread
-        The sums of these sites.
-
-    Returns
-    -------
-    float
-        NaN if a class has fewer than two patients.
+    `samples` are positives and negatives at all sites. NaN if a class has fewer than two patients.
     """
     sizes = np.sum([one.patients for one in spreads], axis=0)
     if sizes[:2].min() < 2:

@@ -11,13 +11,5 @@ Mask = NDArray[np.bool_]
 
 
 def sum_by(values: Floats, place: Ints, count: int) -> Floats:
-    """Sum values by group.
-
-    Parameters
-    ----------
-    values, place : ndarray
-        Shape (n,): the values and the group of each, numbered from 0.
-    count : int
-        Number of groups.
-    """
+    """Sum values, shape (n,), by the group of each, numbered from 0 to count - 1."""
     return np.bincount(place, values, count).astype(np.float64)

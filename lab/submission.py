@@ -162,10 +162,7 @@ def submit(
 def end_of(run: str, environment: Mapping[str, str], timeout: float | None = None) -> Outcome:
     """Wait until a run has ended; of one whose ServerApp is gone a SuperLink says so after a minute.
 
-    Returns
-    -------
-    Outcome
-        That it has not ended, if the SuperLink stays away, or after ``timeout`` seconds.
+    The outcome says that it has not ended if the SuperLink stays away, or after ``timeout`` seconds.
     """
     deadline = time.monotonic() + (timeout or threading.TIMEOUT_MAX)
     answered = time.monotonic()

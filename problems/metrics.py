@@ -275,14 +275,7 @@ def ranking(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray | None =
 def ranked(labels: np.ndarray, scores: np.ndarray, *, partial: bool = False, own: Iterable[str] = ()) -> Metrics:
     """Return the metrics of scores: their ranking, counts, and the histograms for pooling.
 
-    Parameters
-    ----------
-    labels, scores : ndarray
-        As in `ranking`; possibly empty.
-    partial : bool
-        Whether to add the partial AUROC.
-    own : iterable of str
-        Metrics from outside to add.
+    Samples are as in `ranking`, possibly none. `partial` adds the partial AUROC, `own` metrics from outside.
     """
     return {
         **ranking(labels, scores),
@@ -297,15 +290,7 @@ def ranked(labels: np.ndarray, scores: np.ndarray, *, partial: bool = False, own
 
 
 def class_metrics(labels: Tensor, logits: Tensor) -> Metrics:
-    """Compute accuracy, that of the worst class, and the class counts for pooling.
-
-    Parameters
-    ----------
-    labels : Tensor
-        Shape (n,), classes 0 to C-1.
-    logits : Tensor
-        Shape (n, C).
-    """
+    """Compute accuracy, that of the worst class, and class counts for pooling, of labels (n,) and logits (n, C)."""
     classes = logits.shape[1]
     right = torch.bincount(labels[logits.argmax(1) == labels], minlength=classes).tolist()
     total = torch.bincount(labels, minlength=classes).tolist()

@@ -57,24 +57,12 @@ class Exported(nn.Module):
 
 
 def export(model: TrainedModel, target: str | Path) -> list[str]:
-    """Export a model to ONNX, after checking that ONNX Runtime agrees with PyTorch.
+    """Export a model to a new ONNX file, after checking that ONNX Runtime agrees with PyTorch; return notes.
 
     The input ``inputs`` is float32: (n, F) raw values, NaN where missing, in the order of the metadata's ``features``;
     or (n, C, H, W) pixels from 0 to 255. The outputs are ``score`` and, if the model has them, ``probability``, of
     shape (n,). With several labels they are (n, L), in the order of the metadata's ``labels``; probabilities are NaN
     for labels without any.
-
-    Parameters
-    ----------
-    model
-        A model on the CPU.
-    target
-        A new file.
-
-    Returns
-    -------
-    list of str
-        Notes for the user.
 
     Raises
     ------

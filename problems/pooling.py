@@ -39,21 +39,11 @@ if TYPE_CHECKING:
 
 
 def pool(sites: Sequence[Metrics]) -> dict[str, float]:
-    """Pool the evaluations of several sites into one.
+    """Pool ``Problem.metrics`` of several sites into one number per metric; sites without samples are ignored.
 
     AUROC and average precision come from the summed histograms, with ``auroc-ties`` and ``auprc-ties`` (see `unknown`),
     accuracies from the summed class counts. Counts are added; all other metrics are averaged, weighted by the sites'
     sample counts ``n`` (1 if not reported).
-
-    Parameters
-    ----------
-    sites : sequence of Metrics
-        The result of ``Problem.metrics`` at each site; those without samples (empty, or ``n`` 0) are ignored.
-
-    Returns
-    -------
-    dict[str, float]
-        One number per metric; empty if no site has samples.
     """
     sites = [site for site in sites if site and site.get("n", 1)]
     if not sites:

@@ -10,21 +10,11 @@ FALSE_POSITIVE_RATE = 0.3  # upper end of the partial AUROC
 
 
 def partial_auroc(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray | None = None) -> float:
-    """Compute the area under the ROC curve up to `FALSE_POSITIVE_RATE`, divided by that rate.
+    """Compute the area under the ROC curve up to `FALSE_POSITIVE_RATE`, divided by that rate; NaN without a curve.
 
     It is the share of correctly ranked pairs of a positive and one of the highest 30 % of the negatives: at best 1, by
     chance 0.15. scikit-learn's ``roc_auc_score(..., max_fpr=0.3)`` rescales it so that chance is 0.5 (McClish, 1989).
     Among ties the curve is a straight line.
-
-    Parameters
-    ----------
-    labels, scores, weights
-        As in `problems.metrics.ranking`.
-
-    Returns
-    -------
-    float
-        In [0, 1]; NaN without a ROC curve, see `cumulative_counts`.
     """
     counted = cumulative_counts(labels, scores, weights)
     if counted is None:

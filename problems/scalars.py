@@ -23,14 +23,7 @@ def restore_scalars(
 ) -> tuple[Tensor, Tensor | None]:
     """Return x and y from the network's parameters and the file's named values; others keep their initial values.
 
-    Parameters
-    ----------
-    problem : NetworkProblem
-        The problem of the model.
-    parameters : Tensor
-        The network's parameters, shape (``network.size``,).
-    named : mapping
-        Numbers, or lists of them, by name; other names are ignored.
+    `named` holds numbers, or lists of them; other names are ignored.
 
     Raises
     ------

@@ -18,15 +18,7 @@ TAKES_KEYS = ("submit",)  # commands with run-config keys of their own
 
 
 def misplaced(arguments: Sequence[str], commands: Collection[str]) -> list[str]:
-    """Return what is wrong with the words before a command, or with all words without one.
-
-    Parameters
-    ----------
-    arguments : sequence of str
-        What follows the program's name.
-    commands : collection of str
-        Which there are.
-    """
+    """Return what is wrong with the words before a command, or with all words without one."""
     words, strays, given = list(arguments), list[str](), False
     while words and words[0] not in commands:
         word = words.pop(0)

@@ -25,14 +25,9 @@ VIEWS = ("AP", "PA", "lateral", "other", "")
 class Listing:
     """The images of a source.
 
-    Parameters
-    ----------
-    frame
-        A row for each image, with an index in which none comes twice, as text: ``path``, as the source names it;
-        ``patient``, whose it is; ``view``, one of `VIEWS`; and the labels, in `VALUES`. A column of `LABELS` that is
-        not there is one that the source lacks: it will be empty in all rows. `NO_FINDING` may be present as well.
-    notes
-        Sentences that the importing person should read.
+    The frame has a row for each image, with an index in which none comes twice, as text: ``path``, as the source names
+    it; ``patient``, whose it is; ``view``, one of `VIEWS`; and labels, in `VALUES`. A column of `LABELS` that is not
+    there is one that the source lacks; `NO_FINDING` may be present as well. Notes are for the importing person.
 
     Attributes
     ----------

@@ -29,17 +29,7 @@ CHEXPERT_CODES = {"1": "1", "0": "0", "-1": "-1", "": ""}
 
 
 class Table:
-    """A published table: text in the columns that were asked for, and rows that count from 1, after the header.
-
-    Parameters
-    ----------
-    file
-        Where it was read from.
-    frame
-        Its columns; the index is the number of the row.
-    problems
-        Where what is wrong with its values is collected.
-    """
+    """A published table: text in the columns that were asked for, and rows that count from 1, after the header."""
 
     def __init__(self, file: Path, frame: pd.DataFrame, problems: list[DataError]) -> None:
         self.file, self.frame, self.problems = file, frame, problems
@@ -86,11 +76,6 @@ class Table:
 
 class Release:
     """The folder of a source. Problems are collected, and `check` raises them all at once.
-
-    Parameters
-    ----------
-    folder
-        With the tables.
 
     Attributes
     ----------
@@ -190,14 +175,8 @@ class Release:
 class Images:
     """The image files below a folder, which are listed once, as far as they are asked for.
 
-    Parameters
-    ----------
-    root
-        The folder.
-    folders
-        Where in it paths begin, by priority: patterns such as ``images_*/images``.
-    endings
-        What is put behind a path, by priority.
+    `folders` are where in the root paths begin: patterns such as ``images_*/images``, by priority; `endings` what is
+    put behind a path.
     """
 
     def __init__(self, root: Path, folders: Sequence[str] = ("",), endings: Sequence[str] = ("",)) -> None:

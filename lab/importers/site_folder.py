@@ -27,22 +27,8 @@ def import_source(
 ) -> Listing:
     """Make a site folder of a source.
 
-    Parameters
-    ----------
-    name
-        One of `IMPORTERS`.
-    source
-        The folder with the source's tables.
-    target
-        The folder to make; it does not exist, or is empty.
-    options
-        A choice for each option of the importer.
-    images
-        The folder with the source's images; empty: ``source``.
-    copy
-        Copy the images that are kept, instead of making one link to their folder.
-    say
-        Takes each line about what was kept and left out, and why.
+    `target` does not exist, or is empty. The images are linked as one folder, or those that are kept are copied. `say`
+    takes each line about what was kept and left out, and why.
 
     Raises
     ------

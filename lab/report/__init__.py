@@ -11,11 +11,6 @@ if TYPE_CHECKING:
 def write_report(folder: str | Path) -> Path:
     """Write ``report.html``, ``curves.png`` and ``.pdf``, ``model-card.md`` and ``tripod-ai.md`` into a run folder.
 
-    Returns
-    -------
-    Path
-        Of the page.
-
     Raises
     ------
     RunError

@@ -34,13 +34,7 @@ BATCH = 4  # points between two fits of TPE's model, however many runs there are
 
 
 class Halving(optuna.pruners.BasePruner):
-    """Successive halving of trials that report together: one in ``share`` goes on, the best ones.
-
-    Parameters
-    ----------
-    share : int
-        2 or more.
-    """
+    """Successive halving of trials that report together: one in ``share`` goes on, the best ones."""
 
     def __init__(self, share: int) -> None:
         self.share = share
@@ -56,15 +50,6 @@ class Halving(optuna.pruners.BasePruner):
 
 class Search:
     """The points of one choice as far as the runs that are there decide them.
-
-    Parameters
-    ----------
-    sweep : Sweep
-        Whose runs are looked for.
-    method : Method
-        What is searched.
-    tuned : Settings
-        Values of the keys that have choices of their own.
 
     Attributes
     ----------

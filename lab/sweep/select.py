@@ -19,14 +19,8 @@ if TYPE_CHECKING:
 def cannot_select(select: str, problems: Sequence[str], labels: Sequence[str]) -> list[str]:
     """Return why a metric cannot choose, as a list of problems; empty if it can.
 
-    Parameters
-    ----------
-    select : str
-        Its path: of several labels their mean, or one label's as in ``pooled.auroc.Edema``.
-    problems : sequence of str
-        The problems that are compared; of unknown ones something else is said.
-    labels : sequence of str
-        The labels of the data.
+    Of several labels ``select`` is their mean, or one label's as in ``pooled.auroc.Edema``; of unknown problems
+    something else is said.
     """
     several = labels if len(labels) > 1 else ()
     each = {name: selectable(PROBLEMS[name], several) for name in problems if name in PROBLEMS}
