@@ -29,7 +29,7 @@ from edelweiss.common.overrides import toml_value  # noqa: E402
 from edelweiss.config import RunConfig, SiteConfig  # noqa: E402
 from edelweiss.config.tables import SHARED, tables  # noqa: E402
 from edelweiss.config.values import OneOf  # noqa: E402
-from edelweiss.federation import FederatedStrategy  # noqa: E402
+from edelweiss.federation import COUNT, FederatedStrategy  # noqa: E402
 from edelweiss.federation.algorithm import phases_of  # noqa: E402
 from edelweiss.federation.table import Way, remembers, sends  # noqa: E402
 from edelweiss.problems import PROBLEMS, Problem, papers  # noqa: E402
@@ -151,13 +151,18 @@ def _cited(algorithm: type[FederatedStrategy]) -> str:
 
 
 def numbers(algorithm: type[FederatedStrategy], way: Way) -> str:
-    """Return how many numbers a site is sent or sends in a round in the middle of a stage: "2d + p"."""
+    """Return how many numbers a site is sent or sends in a round in the middle of a stage: "2d + p".
+
+    A number has four bytes; a whole one, of a round, counts as two.
+    """
     chosen, counts = algorithm(), Counter[str]()
     for phase in phases_of(chosen, 3, 5, 2):
         for row in chosen.messages.of(way):
             lengths = row.vectors.values() if row.holds(chosen, chosen.context(3, 5, phase, 2)) else ()
             counts.update(length.split()[-1] for length in lengths if length != "p" or "minimax" in algorithm.solves)
-    return " + ".join(f"{n if n > 1 else ''}{symbol}" for symbol, n in sorted(counts.items())) or "0"
+    whole = 2 * counts.pop(COUNT.split()[-1], 0)
+    terms = [f"{n if n > 1 else ''}{symbol}" for symbol, n in sorted(counts.items())]
+    return " + ".join([*terms, *([str(whole)] if whole else [])]) or "0"
 
 
 def algorithms() -> str:

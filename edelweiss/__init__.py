@@ -54,9 +54,9 @@ _HOMES = {
     "edelweiss.simulation": "compare register simulate sweep",
     "pydantic": "Field",
     "edelweiss.strategies": (
-        "AccFCSGM AdaFgda Alone Cdma Coda CodaPlus Codasca DPSGD DePRL DisPFL Ditto FCSG FCSGM FedAvg "
-        "FedGdaGt FedNest FedRep FedRoD Fgda Fmgda LocalSCGD LocalSCGDM LocalSGDA LocalSGDAPlus MomentumLocalSGDA "
-        "MomentumLocalSGDAPlus NPA Sagda"
+        "AccFCSGM AdaFgda Alone Cdma Coda CodaPlus Codasca DPSGD DePRL DisPFL Ditto FCSG FCSGM FedAdam FedAvg FedDyn "
+        "FedGdaGt FedNest FedProx FedRep FedRoD FedYogi Fgda Fmgda LocalSCGD LocalSCGDM LocalSGDA LocalSGDAPlus "
+        "MomentumLocalSGDA MomentumLocalSGDAPlus NPA Sagda Scaffold"
     ),
 }
 """The public names of this package, by the module that defines them."""

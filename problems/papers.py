@@ -31,6 +31,30 @@ FEDAVG = Paper(
     "arXiv:1602.05629",
 )
 ADAM = Paper("D. P. Kingma, J. Ba", "Adam: A Method for Stochastic Optimization", "ICLR 2015", "arXiv:1412.6980")
+FEDPROX = Paper(
+    "T. Li, A. K. Sahu, M. Zaheer, M. Sanjabi, A. Talwalkar, V. Smith",
+    "Federated Optimization in Heterogeneous Networks",
+    "MLSys 2020",
+    "arXiv:1812.06127",
+)
+SCAFFOLD = Paper(
+    "S. P. Karimireddy, S. Kale, M. Mohri, S. J. Reddi, S. U. Stich, A. T. Suresh",
+    "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning",
+    "ICML 2020",
+    "arXiv:1910.06378",
+)
+FEDOPT = Paper(
+    "S. J. Reddi, Z. Charles, M. Zaheer, Z. Garrett, K. Rush, J. Konečný, S. Kumar, H. B. McMahan",
+    "Adaptive Federated Optimization",
+    "ICLR 2021",
+    "arXiv:2003.00295",
+)
+FEDDYN = Paper(
+    "D. A. E. Acar, Y. Zhao, R. Matas, M. Mattina, P. Whatmough, V. Saligrama",
+    "Federated Learning Based on Dynamic Regularization",
+    "ICLR 2021",
+    "arXiv:2111.04263",
+)
 D_PSGD = Paper(
     "X. Lian, C. Zhang, H. Zhang, C.-J. Hsieh, W. Zhang, J. Liu",
     "Can Decentralized Algorithms Outperform "

@@ -18,8 +18,11 @@ from edelweiss.strategies.dispfl import DisPFL
 from edelweiss.strategies.ditto import Ditto
 from edelweiss.strategies.fcsg import FCSG, FCSGM
 from edelweiss.strategies.fedavg import FedAvg
+from edelweiss.strategies.feddyn import FedDyn
 from edelweiss.strategies.fedgda_gt import FedGdaGt
 from edelweiss.strategies.fednest import FedNest
+from edelweiss.strategies.fedopt import FedAdam, FedYogi
+from edelweiss.strategies.fedprox import FedProx
 from edelweiss.strategies.fedrep import FedRep
 from edelweiss.strategies.fedrod import FedRoD
 from edelweiss.strategies.fgda import Fgda
@@ -31,6 +34,7 @@ from edelweiss.strategies.local_sgda_plus import LocalSGDAPlus
 from edelweiss.strategies.momentum_sgda import MomentumLocalSGDA, MomentumLocalSGDAPlus
 from edelweiss.strategies.npa import NPA
 from edelweiss.strategies.sagda import Sagda
+from edelweiss.strategies.scaffold import Scaffold
 
 if TYPE_CHECKING:
     from edelweiss.problems import Problem
@@ -47,6 +51,11 @@ def _accept(name: str, thing: Any) -> tuple[str, type[FederatedStrategy]]:
 _BUILT_IN = by_name(
     Alone,
     FedAvg,
+    FedProx,
+    Scaffold,
+    FedDyn,
+    FedAdam,
+    FedYogi,
     LocalSGDA,
     LocalSGDAPlus,
     NPA,

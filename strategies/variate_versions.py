@@ -28,11 +28,18 @@ control variates started anew within a stage: the round in which they did. At th
 answer that counted, 0 for none."""
 
 MAY_RESTART = When("past the second round of a stage", lambda algorithm, context: context.round_in_stage > 2)
-VERSIONS = (
-    Row("down", {}, when=(SOME_SITES, MAY_RESTART), lost=({SINCE: COUNT},)),
-    Row("up", {FROM: COUNT}, when=(SOME_SITES,), use="in the clear", of="the round that their change starts from"),
-)
-"""The rows of an algorithm's table that these versions need."""
+
+
+def versions(*when: When) -> tuple[Row, Row]:
+    """Return the rows of an algorithm's table that these versions need, under some conditions."""
+    return (
+        Row("down", {}, when=(*when, MAY_RESTART), lost=({SINCE: COUNT},)),
+        Row("up", {FROM: COUNT}, when=when, use="in the clear", of="the round that their change starts from"),
+    )
+
+
+VERSIONS = versions(SOME_SITES)
+"""The same of an algorithm whose control variates are sent whole where all sites take part."""
 
 
 def still_valid(memory: Arrays, sent: Arrays, context: RoundContext) -> Arrays:

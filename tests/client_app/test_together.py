@@ -116,7 +116,7 @@ def updates_of(
             yield updates, done.extend
             memory = {k: one.memory for k, one in enumerate(done)}
             replies = (Reply(sites[k], one.reply) for k, one in enumerate(done))
-            state = strategy.aggregate(state, replies, context)
+            state = strategy.aggregate(state, replies, replace(context, total_weight=float(len(CLIENTS))))
 
 
 def require_equal(one: Updated, other: Updated) -> None:

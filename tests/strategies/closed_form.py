@@ -64,6 +64,8 @@ def build(name: str, **others: object) -> FederatedStrategy:
     small = {field: STEPS for field in declared if field == "lr" or field.startswith("lr_")}
     if "gamma" in declared:
         small["gamma"] = 0.0  # without the proximal term
+    if name == "feddyn":
+        small["alpha"] = 5.0  # small steps want a large one
     if "rho" in declared:
         small["rho"] = 1.0  # the adaptive step is lr / rho in the end
     if "decay" in declared:

@@ -192,7 +192,7 @@ CLEAR = [n for n in ALGORITHMS if any(row.use != "summed" for row in ALGORITHMS[
 
 @pytest.mark.parametrize("name", CLEAR)
 def test_of_others_it_needs_each_sites_own(name: str) -> None:
-    fraction = 0.5 if name == "codasca" else 1.0
+    fraction = 0.5 if name in ("codasca", "scaffold", "feddyn") else 1.0
     try:
         states = final_states(name, used("relayed", "in the clear"), fraction=fraction)
     except (RuntimeError, StrategyError, ValueError, IndexError):  # the mean of masks is no mask

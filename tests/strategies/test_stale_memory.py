@@ -26,7 +26,7 @@ LASTS: dict[str, Callable[[RoundContext, RoundContext], bool]] = {
 KINDS = {
     "within the round": ["sagda", "fedgda-gt"],
     "to the next round": ["acc-fcsg-m", "adafgda", "fgda", "fmgda"],
-    "within the stage": ["coda", "coda-plus", "codasca"],
+    "within the stage": ["coda", "coda-plus", "codasca", "feddyn", "scaffold"],
     "for the run": ["alone", "d-psgd", "deprl", "dispfl", "ditto", "fedrep", "fedrod", "local-scgd"],
 }
 
