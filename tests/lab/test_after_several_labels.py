@@ -124,7 +124,7 @@ def test_a_part_is_the_page_of_a_run_with_that_evidence_alone(folder: Path) -> N
 
 def test_the_cards_name_all_labels_and_their_shares(folder: Path) -> None:
     run, evidence = Content.read(folder), evidence_in(folder)
-    for text in (cards.card(run), cards.tripod(run)):
+    for text in (cards.card(run, name) for name in cards.TEMPLATES):
         for name, share in run.about["inputs"]["priors"].items():
             assert f"{name} {share:.1%}" in text
             assert estimate(evidence["labels"][name]["pooled"]["auroc"]) in text
@@ -144,7 +144,7 @@ def test_a_label_of_one_class_and_one_of_nobody_are_shown_as_not_defined(folder:
     assert drawing.as_svg(drawings(run)["labels"]).startswith("<svg")
     assert "no sample that it is known of was evaluated" in said
     assert re.search(rf"{LABELS[1]}: AUROC all sites pooled -;", said)
-    assert f"{LABELS[2]}: no sample that it is known of was evaluated" in cards.card(run)
+    assert f"{LABELS[2]}: no sample that it is known of was evaluated" in cards.card(run, cards.TEMPLATES[0])
 
 
 @pytest.mark.usefixtures("unpainted")
