@@ -26,23 +26,10 @@ _UNCERTAIN = "-1"
 def read_clinical(
     frame: pd.DataFrame, file: Path, labels: Labels, problems: list[DataError]
 ) -> tuple[Ints, NDArray[np.float32]]:
-    """Read label columns.
+    """Read label columns: classes (1, 0, `UNKNOWN`) and values as written (1, 0, -1, NaN); (N, L), or (N,) of one.
 
-    Parameters
-    ----------
-    frame, file
-        The table and its file.
-    labels
-        The columns' names here and how to read their values. This site lacks a label whose column is all blank.
-    problems
-        Collects errors; if there are any, ignore the returned arrays.
-
-    Returns
-    -------
-    classes
-        Shape (N, L), or (N,) of one label: 1, 0 or `UNKNOWN`.
-    written
-        The values as written: 1, 0, -1, or NaN for blank. They identify a row independently of the run.
+    `labels` has the columns' names here. This site lacks a label whose column is all blank. The values as written
+    identify a row independently of the run. If there are problems, which are collected, ignore the arrays.
     """
     columns = [str(name) for name in frame.columns]
     if absent := [name for name in labels.names if name not in frame.columns]:

@@ -58,14 +58,8 @@ _DIAGNOSES = np.fromstring(
 def kind_of(name: str, numbers: Floats, labels: Sequence[Ints]) -> tuple[str, str] | None:
     """Return the gravest problem of a column and its fix; None if there is none.
 
-    Parameters
-    ----------
-    name
-        The column's name; one such as ``patient_id`` needs less evidence.
-    numbers
-        Shape (n,), NaN where missing.
-    labels
-        For each label of the table, shape (n,): the class, negative if unknown.
+    `numbers` has shape (n,), NaN where missing; each of `labels` shape (n,), negative where the class is unknown. A
+    column with a name such as ``patient_id`` needs less evidence.
     """
     there = np.isfinite(numbers)
     values = numbers[there]
@@ -115,12 +109,8 @@ def kind_of(name: str, numbers: Floats, labels: Sequence[Ints]) -> tuple[str, st
 def _tally(place: Ints, count: int, label: Ints) -> Ints:
     """Count rows by value and class, shape (distinct values, classes that occur); empty if far larger than the column.
 
-    Parameters
-    ----------
-    place
-        Shape (n,): the index of each row's value, below ``count``; -1 for none.
-    label
-        Shape (n,): its class, negative if unknown.
+    `place`, shape (n,), is the index of each row's value, below ``count``, -1 for none; `label` its class, negative if
+    unknown.
     """
     known = (place >= 0) & (label >= 0)
     sizes = np.bincount(label[known])

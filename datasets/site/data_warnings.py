@@ -15,15 +15,7 @@ from edelweiss.datasets.source import Ints
 
 
 class DataWarnings:
-    """Collects likely mistakes, by kind.
-
-    Parameters
-    ----------
-    file
-        The table.
-    classes
-        Shape (n,), or (n, L) for several labels: the class of each row, negative if unknown.
-    """
+    """Collects likely mistakes in a table, by kind; classes, (n,) or (n, L) of several labels, negative if unknown."""
 
     def __init__(self, file: Path, classes: Ints) -> None:
         self.file = file
@@ -42,14 +34,9 @@ class DataWarnings:
         In a table of a few categories this is common by chance: there is no warning if one such pair is expected under
         independence of the columns.
 
-        Parameters
-        ----------
-        rows
-            The whole content of each of n rows.
-        inputs
-            Shape (n, F), NaN where missing; a row without any value matches no other.
-        labels
-            Shape (n, L), as written: -1 if uncertain, NaN if blank; neither contradicts another value.
+        `rows` is the whole content of each row; `inputs`, shape (n, F), is NaN where missing, and a row without any
+        value matches no other; `labels`, shape (n, L), is as written: -1 if uncertain, NaN if blank, and neither
+        contradicts another value.
         """
         repeated = len(rows) - len(set(rows))
         there = ~np.isnan(inputs).all(1)

@@ -69,13 +69,6 @@ def holds_values(header: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
     A number is like numbers; a word is like words that differ only in their digits. A header with one word may
     therefore have codes such as ``50912`` or ``250.1`` as other names. Numbers that count the columns from 0 or 1 are
     names.
-
-    Parameters
-    ----------
-    header
-        The first line.
-    rows
-        Some of the other lines, of the same length.
     """
     cells = [name.strip() for name in header]
     counted = any(cells == [str(place + first) for place in range(len(cells))] for first in (0, 1))
@@ -97,15 +90,7 @@ def _shape(text: str) -> str:
 
 
 def separated(text: str, used: str) -> Form | None:
-    """Return how a table is separated if not as expected; None if that is not evident.
-
-    Parameters
-    ----------
-    text
-        The beginning of the file.
-    used
-        The expected delimiter.
-    """
+    """Return how a table, which begins with this text, is separated if not by ``used``; None if that is not evident."""
     lines = [line for line in text.splitlines()[:LOOKED_AT] if line.strip()]
     if len(text) >= START:
         lines = lines[:-1]  # may be cut off

@@ -105,18 +105,8 @@ def located(
 ) -> dict[str, Path]:
     """Resolve the paths of images; unusable ones are added to ``faults``.
 
-    Parameters
-    ----------
-    folder
-        The folder that the paths are relative to and must stay in.
-    paths
-        Paths as written, by the name that messages use.
-    faults
-        Collects unusable images.
-    follow_links
-        Whether links in the folder may lead out of it; a path itself never may.
-    once
-        Whether each file may occur only once.
+    Paths, by the names that messages use, are relative to the folder and must stay in it. With `follow_links` a link in
+    the folder may lead out of it; a path never may. With `once` each file may occur only once.
     """
     base, files = folder.resolve(), dict[str, Path]()
     first: dict[Path, str] = {}

@@ -24,17 +24,7 @@ def read_folders(places: Places, read: Callable[[str], Source]) -> Source:
 
     A folder ``test`` is not a hospital but the common test set.
 
-    Parameters
-    ----------
-    places
-        Where to look.
-    read
-        Reads one folder, see `datasets.site.read_site`.
-
-    Returns
-    -------
-    source
-        With one group per folder, in the natural order of names, and the test folder's rows as official test rows.
+    Each folder, which `read` reads (see `datasets.site.read_site`), is a group, in the natural order of names.
 
     Raises
     ------

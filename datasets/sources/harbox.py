@@ -54,18 +54,10 @@ def read(places: Places) -> Source:
 
 
 def decode(files: Sequence[Path]) -> tuple[NDArray[np.float32], Ints, Ints]:
-    """Read the tables of all users.
+    """Read the tables of all users, one file each: inputs (n, 900), classes (n,), and the index of the file, (n,).
 
-    Parameters
-    ----------
-    files
-        One per user. A line is a window: 900 numbers separated by commas (the 9 axes at the first time step, then at
-        the second, ...) and the activity, by name or as 0 to 4. The first line may be a header.
-
-    Returns
-    -------
-    inputs, classes, users
-        Shapes (n, 900), (n,) and (n,); a user is the index of its file.
+    A line is a window: 900 numbers separated by commas (the 9 axes at the first time step, then at the second, ...) and
+    the activity, by name or as 0 to 4. The first line may be a header.
 
     Raises
     ------

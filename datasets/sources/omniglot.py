@@ -56,19 +56,11 @@ def _found(root: Path) -> list[Path] | None:
 
 
 def decode(files: Sequence[Path]) -> tuple[Bytes, Ints]:
-    """Read drawings and scale them from 105 to 28 pixels.
+    """Read drawings, scaled from 105 to 28 pixels, (n, 28, 28), and the number of each one's character, (n,) from 0.
 
-    Parameters
-    ----------
-    files
-        Zip files with ``<set>/<alphabet>/<character>/<drawing>.png``. A drawing in several files counts once.
-
-    Returns
-    -------
-    images
-        Shape (n, 28, 28), from 0 (paper) to 255 (ink); a pixel is the mean of the square that it covers.
-    characters
-        Shape (n,), ascending: numbers from 0, in the order of the names of alphabets and characters.
+    Zip files hold ``<set>/<alphabet>/<character>/<drawing>.png``; a drawing in several files counts once. 0 is paper
+    and 255 ink; a pixel is the mean of the square that it covers. Rows are in the order of the names of alphabets and
+    characters.
 
     Raises
     ------

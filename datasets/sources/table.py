@@ -31,24 +31,10 @@ def read_grouped(
 ) -> Source:
     """Read a table.
 
-    Parameters
-    ----------
-    file
-        A CSV or Parquet file like a hospital's; with a study, any text file that it describes.
-    label, binary
-        See `datasets.site.read_site`.
-    group
-        Name of the column with each row's hospital or patient, which is not a feature; empty: none.
-    study
-        What the table means.
-    labels
-        See `datasets.site.read_site`.
-
-    Returns
-    -------
-    source
-        With a group column, groups in the natural order of their names. Features are sorted by name. The patient ids
-        are in the study's patient column, or without a study in a column ``"patient"``, which is not a feature.
+    The file is CSV or Parquet like a hospital's, or with a study any text file that it describes. `group` names the
+    column with each row's hospital or patient, which is not a feature; groups are in the natural order of names. The
+    patient ids are in the study's patient column, or without a study in a column "patient". The rest is as for
+    `datasets.site.read_site`.
 
     Raises
     ------

@@ -61,14 +61,8 @@ class Wrong:
 class InferenceTable:
     """A table of patients, CSV or Parquet; opening it checks its header.
 
-    Parameters
-    ----------
-    file
-        The table, in the study's spelling if the model was trained with a study file.
-    meaning, data_summary
-        From the model's file. If it names no features, the columns must have the hash of names that it gives.
-    others
-        Columns that are not features; needed only if the model's file names no features.
+    The table is in the study's spelling if the model was trained with a study file. If the model's file names no
+    features, they are all columns but `others`, which must have the hash of names that it gives.
 
     Attributes
     ----------
