@@ -49,23 +49,26 @@ app.evaluate()(partial(answered, "evaluate"))
 
 def call(message: Message, context: Context) -> Message:
     """Let the app answer in this process; an exception becomes an error answer, as in Flower's own engines."""
+    return _surviving(message, partial(in_kind, message, context, _answer))
+
+
+def _answer(message: Message, context: Context) -> Message:
+    """Answer a message of any kind."""
+    if (kind := message.metadata.message_type) in KINDS:  # Flower's app would do no more
+        return answered(kind, message, context)
     from edelweiss.client_app.audit import Audit
 
-    def answer() -> Message:
-        if (kind := message.metadata.message_type) in KINDS:  # Flower's app would do no more
-            return in_kind(message, context, partial(answered, kind))
-        known = kind.removesuffix(".default") in KINDS  # else Flower answers that there is no such function
-        if not known and (audit := Audit.of(context)):
-            audit.turned_away(message, f"no message is called {kind[:64]!r}")
-        return app(message, context)
-
-    return _surviving(message, answer)
+    known = kind.removesuffix(".default") in KINDS  # else Flower answers that there is no such function
+    if not known and (audit := Audit.of(context)):
+        audit.turned_away(message, f"no message is called {kind[:64]!r}")
+    return app(message, context)
 
 
 def call_together(messages: Sequence[Message], contexts: Sequence[Context]) -> list[Message]:
-    """Answer the messages of a phase to several sites as `call` does, with local updates done side by side."""
+    """Answer the messages of a phase to several sites of this machine, with local updates done side by side."""
     if len(messages) == 1 or messages[0].metadata.message_type != "train":
-        return [call(message, context) for message, context in zip(messages, contexts, strict=True)]
+        each = zip(messages, contexts, strict=True)
+        return [_surviving(message, partial(_answer, message, context)) for message, context in each]
     from edelweiss.client_app.request_pipeline import Passage
     from edelweiss.client_app.vectorised import updated
 

@@ -139,7 +139,7 @@ class Memory:
 
     def latest(self, before: Place) -> Place | None:
         """Return the place of what was saved last before a place; None if nothing was."""
-        return max((place for place in self._places if place < before), default=None)
+        return max([place for place in self._places if place < before], default=None)
 
     def save(self, arrays: Arrays, at: Place, settled: int) -> None:
         """Save what is remembered from a place on; whoever stops this half-way leaves what was there.

@@ -15,11 +15,10 @@ from edelweiss.client_app.memory import StateError
 from edelweiss.client_app.policy.admission import admit
 from edelweiss.client_app.request import Incoming
 from edelweiss.client_app.request_checks import require_sound
-from edelweiss.client_app.site import OpenSite, require_plug_ins
+from edelweiss.client_app.site import OpenSite, version
 from edelweiss.common import shown
 from edelweiss.config import MISTAKES
 from edelweiss.config.plug_ins import not_known, packages_of
-from edelweiss.federation.fingerprint import fingerprint
 from edelweiss.federation.messages import Outgoing
 
 T = TypeVar("T")
@@ -58,7 +57,7 @@ class Passage:
     def __init__(self, kind: str, message: Message, context: Context) -> None:
         self._steps = _steps(kind, message, context)
         self.answer: Message
-        self._go(lambda: next(self._steps))
+        self._go(partial(next, self._steps))
 
     def done(self, do: Callable[[], Updated]) -> None:
         """Do the update; what goes wrong is this message's."""
@@ -123,8 +122,8 @@ def _admitted(kind: str, incoming: Incoming, context: Context) -> tuple[OpenSite
     if (called := incoming.kind) != kind:  # Flower takes "train.default" for "train"
         raise RefusedError(f"no message is called {called[:64]!r}")
     theirs = str(incoming.config.get("app", ""))[:64]
-    require_plug_ins(context)
-    if theirs != (ours := fingerprint(packages := packages_of(context.run_config))):
+    if theirs != (ours := version(context)):
+        packages = packages_of(context.run_config)
         theirs = theirs if theirs.isalnum() else "of another app"  # it goes into this site's log
         app = " and ".join(("the app", *packages))
         unknown = ", ".join(f"{key} = {shown(name)}" for key, name in not_known(context.run_config).items())

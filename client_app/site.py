@@ -34,10 +34,11 @@ from edelweiss.client_app.process_cache import (
 from edelweiss.common import PROCESS_CACHE, Value, files_named, latest
 from edelweiss.common.memory import return_freed_memory
 from edelweiss.config import ConfigError, RunConfig, SiteConfig, parse_node_config, parse_run_config
-from edelweiss.config.plug_ins import load_named, named_outside
+from edelweiss.config.plug_ins import load_named, named_outside, packages_of
 from edelweiss.datasets import DataConfig, DataSummary, Facts, SiteData, patient_hashes, stamp
 from edelweiss.datasets.config import LOCAL, OWN, SITE
 from edelweiss.datasets.facts import LONGEST_NOTE, MOST_NOTES
+from edelweiss.federation.fingerprint import fingerprint, release
 from edelweiss.federation.run_messages import RunMessages
 from edelweiss.models import prepare_device, resolve_device
 from edelweiss.problems import PROBLEMS, Problem, Setting, ranks
@@ -59,21 +60,24 @@ def _names_outside(run_config: dict[str, Value]) -> bool:
     return bool(named_outside(run_config))
 
 
-def require_plug_ins(context: Context) -> None:
-    """Import what a run names from outside: on a machine that simulates, and at a site whose policy allows it.
+def version(context: Context) -> str:
+    """Return this site's version of the app, with the plug-ins that a run names.
+
+    These are imported first: on a machine that simulates, and at a site whose policy allows it.
 
     Raises
     ------
     ConfigError, RefusedError
-        When it cannot be imported, or is not allowed.
+        When one cannot be imported, or is not allowed.
     """
     if not _names_outside(context.run_config):
-        return
+        return release()
     node = parse_node_config(context.node_config)
     if node.simulated:
         load_named(context.run_config)
     else:
         load_allowed(context.run_config, Policy.read(node.policy))
+    return fingerprint(packages_of(context.run_config))
 
 
 @dataclass(frozen=True)

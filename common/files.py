@@ -34,13 +34,13 @@ def as_path(text: str | Path) -> Path:
         raise OSError(errno.EINVAL, "a path cannot have a NUL character")
     try:
         path = Path(text).expanduser()
-        names = [os.fsencode(name) for name in path.parts]
+        names = [*map(os.fsencode, path.parts)]
     except RuntimeError:
         raise OSError(errno.EINVAL, f"{str(text).partition('/')[0]} is not a home folder here") from None
     except UnicodeError:
         raise OSError(errno.EINVAL, "a path must be text of Unicode characters") from None
     # Checked once, here: the system reports a long path differently at each use.
-    if sum(len(name) + 1 for name in names) > LONGEST_PATH or max(map(len, names), default=0) > LONGEST_NAME:
+    if len(b"/".join(names)) >= LONGEST_PATH or max(map(len, names), default=0) > LONGEST_NAME:
         allowed = f"at most {LONGEST_PATH:,} bytes, and {LONGEST_NAME} for each name in it"
         raise OSError(errno.ENAMETOOLONG, f"a path is too long: {allowed}")
     return path

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from operator import is_
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -33,8 +32,7 @@ class latest(Generic[T]):  # noqa: N801  # a decorator, as functools.cache is
 
 
 def _same(known: tuple[object, ...], asked: tuple[object, ...]) -> bool:
-    if len(known) == len(asked) and all(map(is_, known, asked)):
-        return True
-    return len(known) == len(asked) and all(
-        a is b or (type(a) is type(b) and a.__hash__ is not None and a == b) for a, b in zip(known, asked, strict=True)
-    )
+    for a, b in zip(known, asked, strict=False):
+        if a is not b and (type(a) is not type(b) or a.__hash__ is None or a != b):
+            return False
+    return len(known) == len(asked)

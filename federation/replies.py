@@ -21,8 +21,8 @@ from edelweiss.federation.encoding import unfit
 from edelweiss.federation.errors import BadAnswerError, BadValuesError
 from edelweiss.federation.messages import Cost, EvaluateReply, TrainReply, Vectors
 from edelweiss.federation.wire import LARGEST, magnitudes, not_finite
-from edelweiss.problems.metrics import METRICS, by_label, metric, split
-from edelweiss.problems.metrics_record import contradictions, record_schema, undefined
+from edelweiss.problems.metrics import METRICS, by_label, split
+from edelweiss.problems.metrics_record import Form, contradictions, undefined
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from edelweiss.problems import Metrics
 
 MUCH = 1e6  # times as large as the model: no update, but a mistake or a run that diverges
-COUNTS = ("n", "positives", "fewest", "class-counts")
 COST = Schema(
     {
         "gradients": whole(0, 10**15),
@@ -146,6 +145,11 @@ class Answers:
         return {label: Spread.of(record) for label, record in found.items()}
 
     @cached_property
+    def _form(self) -> Form | None:
+        """The form of an evaluation where the problem is known."""
+        return Form(self.example) if self.example else None
+
+    @cached_property
     def labels(self) -> tuple[str, ...]:
         """Names of the labels that an evaluation tells of; of one an empty name."""
         return tuple(filter(None, by_label(self.example or {}))) or ("",)
@@ -163,15 +167,11 @@ class Answers:
             return
         if not asked:
             raise BadAnswerError("sent an evaluation that nobody asked for")
-        diverging = {
-            name: value
-            for name, value in metrics.items()
-            if split(name)[0] in METRICS and metric(name).diverges and isinstance(value, float)
-        }
-        example = self.example or {name: value for name, value in metrics.items() if split(name)[0] in METRICS}
-        wrong = record_errors({**metrics, **dict.fromkeys(diverging, 0.0)}, record_schema(example))
+        form = self._form or Form({name: value for name, value in metrics.items() if split(name)[0] in METRICS})
+        diverging = {name: value for name in form.diverging if isinstance(value := metrics.get(name), float)}
+        wrong = record_errors({**metrics, **dict.fromkeys(diverging, 0.0)}, form.schema)
         wrong = wrong or contradictions(metrics)
-        counts = {name: count for name, count in metrics.items() if split(name)[0] in COUNTS}
+        counts = {name: metrics[name] for name in form.counts if name in metrics}
         if not wrong and site.held_out is not None and counts.get("n", 0) > site.held_out:
             wrong.append(f"n = {counts['n']}: it has {site.held_out} samples to evaluate on")
         before = self._counted.get(site, counts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain, product
 from typing import TYPE_CHECKING
 from weakref import ReferenceType, ref
@@ -23,6 +23,27 @@ if TYPE_CHECKING:
     from edelweiss.problems import Arrays, Problem
 
 BUFFERS = "buffers"  # batch-norm statistics: they travel with every algorithm's vectors
+
+
+@dataclass(frozen=True)
+class Case:
+    """The vectors of one way, in the rounds and phases in which the same rows of the table hold.
+
+    Attributes
+    ----------
+    rows : list of Row
+        Those that hold.
+    relays : bool
+        Whether a row is relayed: then shapes depend on the site.
+    meant, written : list of Shapes
+        What the table allows, the usual first, as the algorithm has it and as it is on the wire; of a site without
+        neighbours, where a row is relayed.
+    """
+
+    rows: list[Row]
+    relays: bool
+    meant: list[Shapes]
+    written: list[Shapes]
 
 
 class RunMessages:
@@ -77,7 +98,9 @@ class RunMessages:
             "c": terms + p if getattr(problem, "labels", ()) else terms,
         }
         self._sizes |= {s: (n,) for s, n in algorithm.lengths(self.d, getattr(problem, "layers", ())).items()}
-        self._known: dict[Way, tuple[RoundContext, list[Shapes]]] = {}
+        self._conditional = [row for row in algorithm.messages.rows if row.when]
+        self._place: tuple[RoundContext | None, tuple[object, ...]] = (None, ())
+        self._cases: dict[object, Case] = {}
         self._fits: tuple[RoundContext | None, ReferenceType[ArrayRecord] | None] = (None, None)
 
     def context(self, server_round: int, phase: str) -> RoundContext:
@@ -88,22 +111,24 @@ class RunMessages:
 
     def down(self, context: RoundContext, site: int = 0, names: Iterable[str] = ()) -> list[Shapes]:
         """Return what a site may be sent in a phase, the usual first; ``names`` are those of the arrays that came."""
-        if self._relays("down", context):
-            return self._written("down", self._declared("down", context, site, names))
-        return self._latest("down", context)
+        case = self._case("down", context)
+        if case.relays:
+            return self._written("down", self._allowed(case.rows, context, site, names))
+        return case.written
 
     def up(self, context: RoundContext) -> list[Shapes]:
         """Return what a site may answer in a phase, the usual first."""
-        return self._latest("up", context)
+        return self._case("up", context).written
 
     def kept(self, context: RoundContext) -> Shapes:
         """Return what a site remembers after a phase."""
-        return self._declared("kept", context)[0]
+        return self._case("kept", context).meant[0]
 
     def final(self, site: int = 0, names: Iterable[str] = ()) -> list[Shapes]:
         """Return what a site may be sent for the last evaluation, which is written exactly."""
         context = replace(self.context(self.rounds, self.algorithm.phases[-1]), round=self.rounds + 1)
-        return self._declared("final", context, site, names) if self._rows("final", context) else [self._start]
+        case = self._case("final", context)
+        return self._allowed(case.rows, context, site, names) if case.rows else [self._start]
 
     def between_rounds(self) -> Shapes:
         """Return what a site remembers from one round to the next: that of the first rounds which is largest."""
@@ -124,7 +149,7 @@ class RunMessages:
         if known is not None and known() is record and place == context:
             return ""
         text = misfits(record, self.down(context, site, record))
-        if not text and not self._relays("down", context):
+        if not text and not self._case("down", context).relays:
             self._fits = context, ref(record)
         return text
 
@@ -136,7 +161,8 @@ class RunMessages:
         StrategyError
             Naming each vector that the table lacks or has otherwise, and what to write there.
         """
-        found, declared = shapes_of(arrays), self._declared(way, context, site, arrays)
+        found, case = shapes_of(arrays), self._case(way, context)
+        declared = self._allowed(case.rows, context, site, arrays) if case.relays else case.meant
         if found in declared:
             return
         usual = min(declared, key=lambda one: len(found.items() ^ one.items()))
@@ -164,31 +190,34 @@ class RunMessages:
 
     # ------------------------------------------------------------------ the table, with lengths
 
-    def _rows(self, way: Way, context: RoundContext) -> list[Row]:
-        return [row for row in self.algorithm.messages.of(way) if row.holds(self.algorithm, context)]
-
-    def _relays(self, way: Way, context: RoundContext) -> bool:
-        return any(row.relays for row in self._rows(way, context))
-
-    def _latest(self, way: Way, context: RoundContext) -> list[Shapes]:
-        """Return what may be sent, as it is written; of the context that was asked for last it is known."""
-        if way not in self._known or self._known[way][0] != context:
-            self._known[way] = context, self._written(way, self._declared(way, context))
-        return self._known[way][1]
+    def _case(self, way: Way, context: RoundContext) -> Case:
+        """Return the vectors of a phase, which a run resolves once for each set of rows that hold."""
+        known, place = self._place
+        if known is not context:
+            holds = [row.holds(self.algorithm, context) for row in self._conditional]
+            self._place = context, (place := (context.phase, *holds))
+        if (case := self._cases.get((way, place))) is None:
+            rows = [row for row in self.algorithm.messages.of(way) if row.holds(self.algorithm, context)]
+            meant = self._allowed(rows, context)
+            case = Case(rows, any(row.relays for row in rows), meant, self._written(way, meant))
+            self._cases[way, place] = case
+        return case
 
     def _written(self, way: Way, declared: list[Shapes]) -> list[Shapes]:
         """Return shapes as they are on the wire, with batch-norm statistics: these come back if they have changed."""
         more = [self._buffers] if way == "down" or not self._buffers else [{}, self._buffers]
         return [self.encoding.shapes(one | buffers) for one in declared for buffers in more]
 
-    def _declared(self, way: Way, context: RoundContext, site: int = 0, names: Iterable[str] = ()) -> list[Shapes]:
-        """Return what the table allows: first the usual, then what may come where something was lost."""
-        rows: list[list[Shapes]] = []
-        for row in self._rows(way, context):
+    def _allowed(
+        self, rows: list[Row], context: RoundContext, site: int = 0, names: Iterable[str] = ()
+    ) -> list[Shapes]:
+        """Return what rows allow: first the usual, then what may come where something was lost."""
+        choices: list[list[Shapes]] = []
+        for row in rows:
             usual = self._relayed(row.vectors, context, site, names) if row.relays else self._shapes(row.vectors)
-            rows.append([usual, *map(self._shapes, row.lost)])
+            choices.append([usual, *map(self._shapes, row.lost)])
         found: list[Shapes] = []
-        for parts in product(*rows):
+        for parts in product(*choices):
             one = {name: vector for part in parts for name, vector in part.items()}
             if one not in found:
                 found.append(one)
@@ -203,7 +232,7 @@ class RunMessages:
             return shapes
         found: Shapes = {"weights": Vector((len(mixed),), "float64")}
         for name, vector in shapes.items():
-            found |= {f"{name}-{j}": replace(vector, shape=(0,)) if j == site else vector for j in mixed}
+            found |= {f"{name}-{j}": vector._replace(shape=(0,)) if j == site else vector for j in mixed}
         return found
 
     def _shapes(self, lengths: Lengths) -> Shapes:

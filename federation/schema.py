@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -23,10 +22,10 @@ if TYPE_CHECKING:
 
 
 DTYPES = ("float32", "float64", "int64", "int32", "uint8", "bool", "float16", "uint16", "int8")
+NAMES = {each: str(each).removeprefix("torch.") for each in vars(torch).values() if isinstance(each, torch.dtype)}
 
 
-@dataclass(frozen=True)
-class Vector:
+class Vector(NamedTuple):
     """The shape and type of a vector."""
 
     shape: tuple[int, ...]
@@ -35,7 +34,7 @@ class Vector:
     @classmethod
     def of(cls, tensor: Tensor) -> Vector:
         """Describe a vector."""
-        return cls(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
+        return cls(tuple(tensor.shape), NAMES[tensor.dtype])
 
     @property
     def bytes(self) -> int:
@@ -52,7 +51,7 @@ Shapes = dict[str, Vector]
 
 def shapes_of(arrays: Arrays) -> Shapes:
     """Return the shapes and types of vectors."""
-    return {name: Vector.of(vector) for name, vector in arrays.items()}
+    return {name: Vector(tuple(v.shape), NAMES[v.dtype]) for name, v in arrays.items()}
 
 
 def misfits(record: Mapping[str, Any], allowed: Iterable[Shapes]) -> str:
@@ -79,7 +78,7 @@ def sound(array: Array) -> bool:
     """Whether an array's bytes are those of a vector such as it says it is, of a type that algorithms use."""
     if array.dtype not in DTYPES or min(array.shape, default=0) < 0:
         return False
-    return _holds(array, Vector(tuple(array.shape), array.dtype))
+    return not _wrong({"": array}, {"": Vector(tuple(array.shape), array.dtype)})
 
 
 @lru_cache(maxsize=1024)
@@ -89,24 +88,19 @@ def _written(vector: Vector) -> tuple[bytes, int]:
     return start, len(start) + vector.bytes
 
 
-def _holds(array: Array, vector: Vector) -> bool:
-    """Whether an array's bytes are those of a vector such as this one."""
-    start, length = _written(vector)
-    return array.stype == "numpy.ndarray" and len(array.data) == length and bytes(array.data[: len(start)]) == start
-
-
 def _wrong(record: Mapping[str, Any], wanted: Shapes) -> list[str]:
-    unknown = [name for name in record if name not in wanted]
-    names = ", ".join([*list(wanted)[:NAMED], *["..."] * (len(wanted) > NAMED)]) or "none"
-    wrong = [f"array {shown(name)} is not expected here (allowed: {names})" for name in unknown]
+    wrong: list[str] = []
+    if unknown := record.keys() - wanted:
+        names = ", ".join([*list(wanted)[:NAMED], *["..."] * (len(wanted) > NAMED)]) or "none"
+        listed = [name for name in record if name in unknown]
+        wrong = [f"array {shown(name)} is not expected here (allowed: {names})" for name in listed]
     for name, vector in wanted.items():
+        start, length = _written(vector)
         if name not in record:
             wrong.append(f"array {name!r} is missing: it must be {vector}")
         elif (array := record[name]).dtype != vector.dtype or tuple(array.shape) != vector.shape:
             claim = f"{shown(array.dtype)} of shape {shown(tuple(array.shape))}"
             wrong.append(f"array {name!r} is {claim}: must be {vector}")
-        elif not _holds(array, vector):
-            wrong.append(
-                f"array {name!r} has {len(array.data)} bytes: must be {_written(vector)[1]}, NumPy's for {vector}"
-            )
+        elif array.stype != "numpy.ndarray" or len(array.data) != length or bytes(array.data[: len(start)]) != start:
+            wrong.append(f"array {name!r} has {len(array.data)} bytes: must be {length}, NumPy's for {vector}")
     return wrong

@@ -81,8 +81,8 @@ class Histogram:
         return cls(bins.astype(np.int64), counts.astype(np.int64))
 
 
-def wrong(data: bytes, count: int | None = None) -> str:
-    """Return the problem of a received histogram of ``count`` samples; empty if it is valid."""
+def wrong(data: bytes, count: int | None = None, fewest: int = 1) -> str:
+    """Return the problem of a received histogram of ``count`` samples, ``fewest`` in a bin; empty if it is valid."""
     if len(data) % ENTRY or (count is not None and len(data) > ENTRY * count):
         return f"{len(data)} bytes: must be {ENTRY} for each bin" + f", of at most {count}" * (count is not None)
     found = Histogram.unpacked(data)
@@ -90,5 +90,6 @@ def wrong(data: bytes, count: int | None = None) -> str:
         return "its bins must be finite and ascending"
     if not found.at_least(1):
         return "its bins must not be empty"
-    total = int(found.counts.sum())
-    return "" if count in (None, total) else f"its counts add up to {total}: must be {count}"
+    if count not in (None, total := int(found.counts.sum())):
+        return f"its counts add up to {total}: must be {count}"
+    return "" if fewest == 1 or found.at_least(fewest) else f"it has a bin of fewer than fewest = {fewest} samples"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from edelweiss.common import Schema, latest
+from edelweiss.common import Schema
 from edelweiss.common.schema import binary, number, several, whole
-from edelweiss.problems.histogram import ENTRY, Histogram
+from edelweiss.problems.histogram import ENTRY
 from edelweiss.problems.histogram import wrong as wrong_histogram
 from edelweiss.problems.metrics import HISTOGRAMS, accuracy, by_label, metric, split
 
@@ -20,7 +20,28 @@ LARGEST_COUNT = 2**53  # integers up to here are exact as floats
 ROUNDING = 1e-9  # tolerance for sums of shares
 
 
-@latest
+COUNTS = ("n", "positives", "fewest", "class-counts")
+
+
+class Form:
+    """The form of an evaluation, by an example; what a run's evaluations are held against.
+
+    Attributes
+    ----------
+    schema : Schema
+        See `record_schema`.
+    diverging : list of str
+        Metrics that grow without bound when a run diverges.
+    counts : list of str
+        Counts, which stay the same for a whole run.
+    """
+
+    def __init__(self, example: Metrics) -> None:
+        self.schema = record_schema(example)
+        self.diverging = [name for name in example if metric(name).diverges]
+        self.counts = [name for name in example if split(name)[0] in COUNTS]
+
+
 def record_schema(example: Metrics) -> Schema:
     """Return the schema of an evaluation with the metrics of ``example``, each in its range. Lists are counts.
 
@@ -67,10 +88,8 @@ def _contradictions(metrics: Mapping[str, Any]) -> list[str]:
         if positives > n:
             return [*wrong, f"n = {n}, of which positives = {positives}"]
         for name, count in zip(HISTOGRAMS, (positives, n - positives), strict=True):
-            if text := wrong_histogram(metrics[name], count):
+            if text := wrong_histogram(metrics[name], count, metrics["fewest"]):
                 wrong.append(f"{name}: {text}")
-            elif not Histogram.unpacked(metrics[name]).at_least(metrics["fewest"]):
-                wrong.append(f"{name} has a bin of fewer than fewest = {metrics['fewest']} samples")
     if {"class-correct", "class-counts"} <= metrics.keys():
         right, total = metrics["class-correct"], metrics["class-counts"]
         if more := [pair for pair in zip(right, total, strict=True) if pair[0] > pair[1]]:
