@@ -94,7 +94,7 @@ class Sampler:
     def _quotas(self, size: int) -> tuple[int, ...]:
         if len(self._decks) == 1:
             return (size,)
-        positives = max(1, round(self._share * size))
+        positives = max(1, round(self._share * size)) if self._prior else 0
         return positives, size - positives
 
     def draw(self, size: int | None = None) -> Tensor:
@@ -156,7 +156,8 @@ def make_sampler(name: str, labels: Tensor, batch_size: int, positives: int, gen
         epoch is completed from the next one. A set smaller than the batch is returned whole. A run makes a new sampler,
         with new epochs, for each round. ``"fixed-positives"``: `positives` rows of label 1, then ``batch_size -
         positives`` others, each kind with its own epochs. With several labels a row is positive if any is. A kind
-        smaller than its quota is returned whole. The weights restore both kinds' shares among all rows.
+        smaller than its quota is returned whole; without any positives a batch is of others. The weights restore both
+        kinds' shares among all rows.
     labels
         Shape (n,) or (n, L) int64, the labels of the rows.
     batch_size
@@ -174,7 +175,7 @@ def make_sampler(name: str, labels: Tensor, batch_size: int, positives: int, gen
     Raises
     ------
     DataError
-        For an unknown name, a size out of range, no rows, or no positives for ``"fixed-positives"``.
+        For an unknown name, a size out of range, or no rows.
     """
     if name not in SAMPLERS:
         allowed = ", ".join(SAMPLERS)
@@ -189,10 +190,5 @@ def make_sampler(name: str, labels: Tensor, batch_size: int, positives: int, gen
     if not 1 <= positives <= batch_size:
         raise DataError.plain(f"positives per batch is {positives}; it must be from 1 to the batch size, {batch_size}")
     positive = any_positive(labels)
-    if not positive.any():
-        raise DataError.plain(
-            "this site has no positive training rows, so batches with a fixed number of positives cannot be "
-            "drawn; use the sampler 'uniform', another partition, or leave the site out"
-        )
     decks = [_Deck(np.flatnonzero(rows.numpy()), generator) for rows in (positive, ~positive)]
     return Sampler(decks, batch_size, positives / batch_size, positive.double().mean().item())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from edelweiss.federation.errors import RunError
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -28,7 +30,18 @@ class Mean:
                 self.sums[name] = vector * weight
 
     def value(self) -> Arrays:
-        """Return the mean of each vector, which replaces the sums; empty if nothing was added."""
+        """Return the mean of each vector, which replaces the sums; empty if nothing was added.
+
+        Raises
+        ------
+        RunError
+            If nothing that was added has a weight.
+        """
+        if self.sums and not self.total:
+            raise RunError(
+                "none of the sites that replied has anything to train on, such as positives: wait for others, see "
+                "min-replies and round-timeout"
+            )
         return {name: vector.div_(self.total) for name, vector in self.sums.items()}
 
 

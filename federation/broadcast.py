@@ -120,9 +120,10 @@ class Downlink:
             raise RunError(f"the server's {text}", key="wire")
 
     def participants(self, server_round: int) -> Sequence[Site]:
-        """Return the sites of all phases of a round, drawn from (seed, round)."""
+        """Return the sites of all phases of a round, drawn from (seed, round) among those with a weight."""
         count = self.algorithm.asked(len(self.sites))
         if count == len(self.sites):
             return self.sites
+        able = [site for site in self.sites if site.weight]
         random = np.random.default_rng([self.algorithm.seed, Stream.PARTICIPANTS, server_round])
-        return [self.sites[i] for i in sorted(random.choice(len(self.sites), count, replace=False))]
+        return [able[i] for i in sorted(random.choice(len(able), min(count, len(able)), replace=False))]

@@ -22,7 +22,8 @@ class Site:
     node_id : int
         Flower's address of it, different in every run.
     weight : float
-        Its part in averages: 1, or its number of training samples (``weighting = "examples"``).
+        Its part in averages: 1, or its number of training samples (``weighting = "examples"``); 0 for a site that
+        contributes nothing (`problems.Problem.idle`).
     held_out : int, optional
         How many samples it evaluates on, as it said before the run.
     """

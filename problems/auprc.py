@@ -17,6 +17,8 @@ from edelweiss.problems.network import NetworkProblem
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from edelweiss.datasets import Facts
+
 PAIRS = 2**22  # pairs compared at once: any batch fits, a held-out set is split into blocks of positives
 
 
@@ -32,6 +34,8 @@ class Auprc(NetworkProblem):
     from all the data. ℓ(z⁺, z⁺) = s² keeps g₂ away from zero. ``fixed-positives`` oversamples positives and reweights
     both classes in the inner means; the published code of these methods uses the batch's share of positives instead.
 
+    A site without positives has an empty mean, f = 0: it contributes nothing, and has no weight in averages (`idle`).
+
     With s ≥ 1 every pair has loss mass, because sigmoids differ by less than 1.
     """
 
@@ -46,6 +50,11 @@ class Auprc(NetworkProblem):
     sampler = "fixed-positives"
 
     margin: float = Field(1.0, gt=0, description="s: how far a positive should rank above others, in units of h")
+
+    @classmethod
+    def idle(cls, facts: Facts) -> bool:
+        """Return whether a site has no positives to train on, of any label: its outer sum is empty."""
+        return not any(facts.label_positives) if facts.label_counts else facts.positives == 0
 
     def unstackable_reason(self) -> str:
         """Explain that the number of positives differs from batch to batch."""

@@ -17,7 +17,7 @@ from edelweiss.problems.errors import ProblemError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from edelweiss.datasets import Sampler
+    from edelweiss.datasets import Facts, Sampler
     from edelweiss.problems.papers import Paper
 
 Arrays = dict[str, Tensor]
@@ -260,6 +260,14 @@ class Problem(HasOptions, ABC):
             Continues "site 'north' has": what is there, what is needed, and the keys to change.
         """
         return ""
+
+    @classmethod
+    def idle(cls, facts: Facts) -> bool:
+        """Return whether a site contributes nothing: f and its gradient are 0 whatever x is. Here never.
+
+        It then has no weight in averages: the others' steps are not shortened by a site that takes none.
+        """
+        return False
 
     def inner_size(self, x: Tensor) -> int:
         """Return k, the length of the value of a `problems.capabilities.InnerFunction`; here the length of x."""

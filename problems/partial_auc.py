@@ -18,6 +18,8 @@ from edelweiss.problems.network import NetworkProblem
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from edelweiss.datasets import Facts
+
 
 @dataclass(eq=False, kw_only=True)
 class PartialAuc(NetworkProblem):
@@ -55,6 +57,11 @@ class PartialAuc(NetworkProblem):
     temperature: float = Field(
         0.5, ge=1e-6, le=1e6, description="λ, in units of ℓ: small weighs the worst negatives most, large all equally"
     )
+
+    @classmethod
+    def idle(cls, facts: Facts) -> bool:
+        """Return whether a site has only one class to train on: there is no pair."""
+        return facts.positives in (0, facts.examples)
 
     def unstackable_reason(self) -> str:
         """Explain that the number of positives differs from batch to batch."""

@@ -81,12 +81,13 @@ def placed(config: RunConfig, by_node: Mapping[int, Facts]) -> dict[Site, Facts]
             sites=chain(*twice),
         )
     uniform = config.strategy.weighting == "uniform"
+    idle = PROBLEMS[config.problem].idle
     return {
         Site(
             index=place,
             name=name,
             node_id=node,
-            weight=1.0 if uniform or facts.examples is None else float(facts.examples),
+            weight=0.0 if idle(facts) else 1.0 if uniform or facts.examples is None else float(facts.examples),
             held_out=facts.held_out,
         ): facts
         for place, (name, (node, facts)) in enumerate(zip(names, order, strict=True))
@@ -121,8 +122,7 @@ def pooled(config: RunConfig, sites: Mapping[Site, Facts], progress: Progress) -
         return DataSummary()
     facts = {site.name: found for site, found in sites.items()}
     wrong = [*_inputs_differ(facts), *_no_images(config, facts)]
-    wrong += [*_one_class(config, facts), *_no_positives(config, facts)]
-    if wrong:
+    if wrong := [*wrong, *_one_class(config, facts)]:
         raise RunError.join(wrong)
     _tell(config, facts, progress)
     every = list(facts.values())
@@ -238,27 +238,10 @@ def _one_class(config: RunConfig, facts: Mapping[str, Facts]) -> Iterator[RunErr
         yield RunError(text, key="classes", value={bool(positives)})
 
 
-def _no_positives(config: RunConfig, facts: Mapping[str, Facts]) -> Iterator[RunError]:
-    none = [
-        name for name, one in facts.items() if one.positives == 0 or (one.label_counts and not any(one.label_positives))
-    ]
-    if config.sampler != "fixed-positives" or not none:
-        return
-    needed = 'sampler = "fixed-positives"'
-    fix = f'use another partition than {config.partition!r}, such as "iid", or fewer sites'
-    if config.dataset == "site":
-        fix = "check their label columns, or leave these sites out"
-    if PROBLEMS[config.problem].sampler == config.sampler:  # the problem's own: it works with no other
-        needed = f"problem = {config.problem!r}"
-    else:
-        fix = f'use sampler = "uniform", or {fix}'
-    text = f"{needed} needs positives at every site, and these have none to train on: {', '.join(none)}; {fix}"
-    yield RunError(text, key="sampler", value=config.sampler, sites=none)
-
-
 def _tell(config: RunConfig, facts: Mapping[str, Facts], progress: Progress) -> None:
     """Say what is unusual about a site's data, and does no harm."""
-    by_itself = config.strategy.own_dual and PROBLEMS[config.problem].kind == "minimax"
+    problem = PROBLEMS[config.problem]
+    by_itself = config.strategy.own_dual and problem.kind == "minimax"
     helps = "by itself it has nobody to rank, and learns nothing" if by_itself else "it still helps to train"
     if text := _outweighing(config, facts):
         progress.warn(text)
@@ -269,7 +252,13 @@ def _tell(config: RunConfig, facts: Mapping[str, Facts], progress: Progress) -> 
     for name, one in facts.items():
         for note in one.notes if config.dataset == SITE else ():
             progress.warn(f"site {name!r}: {note}")
-        if one.positives in (0, one.examples):
+        if problem.idle(one):
+            has = "only positives" if one.positives else "no positives"
+            progress.warn(
+                f"site {name!r} has {has} to train on: in problem = {config.problem!r} it contributes nothing and has "
+                "no weight in averages; it is still evaluated"
+            )
+        elif one.positives in (0, one.examples):
             only = "positive" if one.positives else "negative"
             progress.warn(
                 f"site {name!r} has only {only} training samples: {helps}; check its label column if this is a surprise"

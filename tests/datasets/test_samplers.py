@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hypothesis.strategies as st
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -47,6 +48,22 @@ def test_fixed_positives(positives: int, negatives: int, size: int, data: st.Dat
     assert torch.cat(drawn)[:positives].unique().numel() == positives
 
 
+@pytest.mark.parametrize("ahead", [False, True])
+def test_fixed_positives_without_any_are_uniform(ahead: bool) -> None:
+    labels = labels_of(0, 30)
+    fixed, uniform = (sampler_of(name, labels, 8, 2) for name in ("fixed-positives", "uniform"))
+    for _ in range(6):
+        drawn, wanted = (sampler.draw() for sampler in (fixed, uniform))
+        assert torch.equal(drawn, wanted)
+        weights = fixed.weights(labels[drawn])
+        assert weights is not None
+        assert torch.equal(weights, torch.ones(8, dtype=torch.float64))
+        if ahead:
+            previewed, others = (sampler.ahead(8) for sampler in (fixed, uniform))
+            assert np.array_equal(previewed, others)
+    assert fixed.full(8) == 8
+
+
 def test_a_draw_of_another_size_keeps_the_share() -> None:
     labels = labels_of(50, 500)
     sampler = sampler_of("fixed-positives", labels, 20, 5)
@@ -82,7 +99,6 @@ def test_the_global_stream_is_left_alone(name: str) -> None:
         ("uniforn", labels_of(1, 1), 1, 1, "Did you mean 'uniform'"),
         ("uniform", labels_of(0, 0), 1, 1, "no training rows"),
         ("uniform", labels_of(1, 1), 0, 1, "at least 1"),
-        ("fixed-positives", labels_of(0, 9), 4, 1, "no positive training rows"),
         ("fixed-positives", labels_of(3, 9), 4, 5, "from 1 to the batch size, 4"),
         ("fixed-positives", labels_of(3, 9), 4, 0, "from 1 to the batch size, 4"),
     ],

@@ -14,7 +14,6 @@ from torch import Tensor
 from edelweiss.common import Value
 from edelweiss.config import ConfigError, RunConfig
 from edelweiss.datasets import SAMPLERS
-from edelweiss.federation import RunError
 from edelweiss.problems import auprc as module
 from edelweiss.problems.auprc import Auprc
 from edelweiss.server_app import simulate
@@ -194,16 +193,37 @@ def test_a_config_that_was_written_and_read_is_the_same() -> None:
     assert RunConfig.parse(config.flat()) == config
 
 
+@pytest.mark.parametrize("fraction", [1.0, 0.75])
+@pytest.mark.parametrize("problem", ["auprc", "partial-auc"])
+def test_a_site_without_positives_contributes_nothing(problem: str, fraction: float, tmp_path: Any) -> None:
+    """The others' run is the same to the bit with and without it, and it is evaluated and named."""
+    random = np.random.default_rng(0)
+    site = np.repeat(list("abcd"), 30)
+    label = random.integers(0, 2, 120) * (site != "d")
+    features = random.normal(size=(120, 2)) + label[:, None]
+    rows = [f"{a:.4f},{b:.4f},{s},{y}\n" for (a, b), s, y in zip(features, site, label, strict=True)]
+    job = {"algorithm": "fcsg-m", "problem": problem, "dataset": "table", "group-column": "site", "partition": "sites"}
+    job |= {"standardise": False, "rounds": 3, "workers": 1, "device": "cpu", "report": False, "evidence": False}
+    job |= {"central-test": False, "test-share": 0.0, "runs-dir": str(tmp_path / "runs"), "model": "linear"}
+    found = []
+    for name, kept, sites in (("all", rows, 4), ("others", rows[:90], 3)):
+        (file := tmp_path / f"{name}.csv").write_text("x,z,site,label\n" + "".join(kept), encoding="utf-8")
+        result = simulate(job | {"data-file": str(file), "sites": sites, "fraction": fraction if sites == 4 else 1.0})
+        found.append(result)
+    whole, others = found
+    assert np.array_equal(whole.arrays["x"], others.arrays["x"])
+    assert sorted(whole.metrics[-1]["sites"]) == list("abcd")
+    assert whole.metrics[-1]["sites"]["d"]["positives"] == 0
+
+
 JOB: dict[str, Any] = {"problem": "auprc", "workers": 1, "device": "cpu", "thin-share": 0.2, "partition": "iid"}
 
 
-@pytest.mark.slow
-def test_a_site_without_positives_is_named_with_the_fix(tmp_path: Any) -> None:
+def test_a_simulated_site_without_positives_is_named(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
     job = JOB | {"algorithm": "fcsg", "partition": "dirichlet", "thin-share": 0.1, "runs-dir": str(tmp_path)}
-    with pytest.raises(RunError) as caught:
-        simulate(job)
-    assert "site-4" in str(caught.value)
-    assert simulate(job | {"partition": "iid", "rounds": 1}).metrics, "the first advice works"
+    simulate(job | {"rounds": 1}, quiet=False)
+    [line] = [line for line in capsys.readouterr().out.splitlines() if "'auprc'" in line and "contributes" in line]
+    assert "'site-4'" in line
 
 
 @pytest.mark.slow
@@ -216,15 +236,16 @@ def test_hospitals_with_tables_of_their_own(tmp_path: Any) -> None:
     assert last["loss"] < first["loss"] - 0.02
 
 
-def test_hospitals_without_positives_are_named(tmp_path: Any) -> None:
+def test_hospitals_without_positives_are_evaluated(tmp_path: Any) -> None:
     nodes = hospitals(tmp_path)
     for name in ("south", "west"):
         write_table(tmp_path / f"private-{name}", *table(40, seed=1, positives=0))
-    with pytest.raises(RunError) as caught:
-        run_at(site_job(tmp_path, problem="auprc", algorithm="fcsg"), nodes)
-    assert "south, west" in str(caught.value)
-    keys: dict[str, Value] = {"problem": "auprc", "algorithm": "fcsg", "sites": 1}
-    assert run_at(site_job(tmp_path, **keys), nodes[:1]).metrics, "which works"
+    keys: dict[str, Value] = {"problem": "auprc", "algorithm": "fcsg", "rounds": 2}
+    result = run_at(site_job(tmp_path, **keys), nodes)
+    assert list(result.metrics[-1]["sites"]) == ["north", "south", "west"]
+    alone = run_at(site_job(tmp_path, **keys, sites=1, standardise=False), nodes[:1])
+    together = run_at(site_job(tmp_path, **keys, standardise=False), nodes)
+    assert np.array_equal(alone.arrays["x"], together.arrays["x"])
 
 
 @pytest.mark.parametrize(

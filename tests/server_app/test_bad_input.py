@@ -318,9 +318,3 @@ def test_another_version_of_the_app_at_the_coordinator_is_one_clear_message(
     sites = tuple(f"site-{k}" for k in range(4))
     with pytest.raises(TooFewRepliesError, check=has("0123456789ab", fingerprint(), sites=sites)):
         simulate(saddle_job(tmp_path))
-
-
-def test_a_sampler_that_a_site_cannot_use_is_refused_before_training(tmp_path: Path) -> None:
-    """Site 4 has no positive training sample."""
-    with pytest.raises(RunError, check=has(key="sampler", value="fixed-positives", sites=("site-4",))):
-        simulate({"sampler": "fixed-positives", "thin-share": 0.1, "workers": 1, "runs-dir": str(tmp_path)})
