@@ -49,7 +49,7 @@ def messages(rounds: int) -> float:
     """Write and read the messages and answers of a round; return the median seconds."""
     config, x, found = RunConfig.parse(UNTIMED | FIXED), torch.zeros(FIXED["saddle.dimension"]), []
     sites = [Site(k, f"site-{k}", k + 1) for k in range(SITES)]
-    common = to_record(DataSummary()) | {"run": "0" * 16, "settled": 0, "evaluate": False}
+    common = to_record(DataSummary()) | {"run": "0" * 16, "committed": 0, "evaluate": False}
     cost = {"gradients": 1, "samples": 0, "seconds": 0.0, "memory-from": 0, "memory-kept": 0}
     for _ in range(rounds):
         began, sent = time.perf_counter(), pack({"x": x, "y": x})

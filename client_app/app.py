@@ -29,9 +29,9 @@ KINDS = ("query", "train", "evaluate")
 
 def in_kind(message: Message, context: Context, answer: Callable[[Message, Context], Message]) -> Message:
     """Answer as the coordinator asks: in a parcel if the message came in one; see `federation.batching`."""
-    from edelweiss.federation.batching import answer_in_kind
+    from edelweiss.federation.batching import reply_in_kind
 
-    return answer_in_kind(message, context, answer)
+    return reply_in_kind(message, context, answer)
 
 
 def answered(kind: str, message: Message, context: Context) -> Message:

@@ -95,7 +95,7 @@ def train(request: TrainRequest, site: OpenSite) -> Steps[Outgoing]:
             written = {name: torch.full((1,), torch.nan) for name in bad}
     answer = Outgoing.training(written, metrics, cost)
     if not bad:
-        store.save(memory, place, request.settled)  # last: a reply that fails before this changes nothing
+        store.save(memory, place, request.committed)  # last: a reply that fails before this changes nothing
     return answer
 
 

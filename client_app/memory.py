@@ -141,7 +141,7 @@ class Memory:
         """Return the place of what was saved last before a place; None if nothing was."""
         return max([place for place in self._places if place < before], default=None)
 
-    def save(self, arrays: Arrays, at: Place, settled: int) -> None:
+    def save(self, arrays: Arrays, at: Place, committed: int) -> None:
         """Save what is remembered from a place on; whoever stops this half-way leaves what was there.
 
         Parameters
@@ -150,14 +150,14 @@ class Memory:
             May be empty.
         at : Place
             Whatever was saved for this place or for later ones is void.
-        settled : int
+        committed : int
             The run will not go back behind the end of this round. If that is this round, nothing else is kept; else
             what was remembered at its end, and before this place.
         """
         saved = self._places
         earlier, stay = [place for place in saved if place < at], set()
-        if settled < at[0]:
-            stay = {*earlier[-1:], *[place for place in earlier if place <= (settled, math.inf)][-1:]}
+        if committed < at[0]:
+            stay = {*earlier[-1:], *[place for place in earlier if place <= (committed, math.inf)][-1:]}
         if arrays or stay:  # an empty one says that what was there before is over
             self._write(path_of(self.folder, at), arrays, self.provenance or {})
             stay.add(at)

@@ -57,7 +57,7 @@ class Request:
         Where the run stands.
     site, name, sites : int, str, int
         This site's place and name, and how many sites take part: fewer than the run is for, where some could not begin.
-    run, settled : str, int
+    run, committed : str, int
         The run's key, and the round behind whose end it does not go back, see `federation.Checkpoints`.
     data_summary : DataSummary
         What holds for the data of all sites together.
@@ -71,7 +71,7 @@ class Request:
     name: str
     sites: int
     run: str
-    settled: int
+    committed: int
     data_summary: DataSummary = field(default_factory=DataSummary)
     sent: Vectors = NONE
 

@@ -14,7 +14,7 @@ from edelweiss.common import PROCESS_CACHE, Schema, from_record, in_a_line, reco
 from edelweiss.common.schema import binary, is_file_name, several, whole, words
 from edelweiss.datasets import DataSummary, wrong_summary
 from edelweiss.evidence.paired import merged_problems
-from edelweiss.federation import BadAnswerError
+from edelweiss.federation import BadReplyError
 from edelweiss.federation.algorithm import phases_of
 from edelweiss.federation.encoding import unfit
 from edelweiss.federation.replies import require_records
@@ -65,7 +65,7 @@ def require_sound(incoming: Incoming, site: OpenSite) -> Request | None:
                 if not wrong:
                     request = _request(told, data_summary, incoming, last=last)
                     wrong = _wrong_arrays(incoming, request, site)
-    except BadAnswerError as error:
+    except BadReplyError as error:
         wrong = [str(error)]
     if wrong:
         record = site.records.run(site.run_id) if site.guarded else None
@@ -122,8 +122,8 @@ def _wrong_config(told: dict[str, Any], run: RunConfig, gives_evidence: bool, *,
         wrong.append(f"evaluate = True: a round is evaluated in its first phase, {phases[0]!r}")
     if not is_file_name(told["name"]):
         wrong.append(f"name = {shown(told['name'])}: must be a name that a file can have")
-    if told["settled"] > told["round"]:
-        wrong.append(f"settled = {told['settled']}: must be at most round = {told['round']}")
+    if told["committed"] > told["round"]:
+        wrong.append(f"committed = {told['committed']}: must be at most round = {told['round']}")
     if told["site"] >= told["sites"]:
         wrong.append(f"site = {told['site']}: must be below sites = {told['sites']}")
     return wrong + (merged_problems(told["merged"]) if "merged" in told else [])
@@ -139,7 +139,7 @@ def _message(run: RunConfig, last: bool) -> Schema:
             "sites": whole(1, run.sites),
             "phase": words(),
             "name": words(),
-            "settled": whole(0, run.rounds),
+            "committed": whole(0, run.rounds),
             **({} if last else {"evaluate": StrictBool}),
         }
     )

@@ -228,14 +228,14 @@ def _arrays_in(folder: Path, config: RunConfig) -> dict[str, np.ndarray]:
     from edelweiss.models import ModelError
     from edelweiss.models.storage import StoredTensors
     from edelweiss.problems.network import NetworkProblem
-    from edelweiss.server_app.init_model import GivenModel
+    from edelweiss.server_app.init_model import InitModel
 
     file = folder / "model.safetensors"
     if not file.exists():
         raise ModelError(f"{folder} has no model.safetensors: each site kept its own model, or the run was stopped")
     if "shape" not in (stored := StoredTensors.read(file)).facts:
         return {name: tensor.numpy() for name, tensor in stored.tensors.items()}
-    given = GivenModel.read(config.model_copy(update={"init_from": str(file), "init_head": "keep", "pretrained": ""}))
+    given = InitModel.read(config.model_copy(update={"init_from": str(file), "init_head": "keep", "pretrained": ""}))
     assert given is not None
     problem = config.build_problem(config.setting(given.data_summary, "cpu"))
     assert isinstance(problem, NetworkProblem), "its file has the shape of inputs"

@@ -1,10 +1,10 @@
 """Federated learning without any algorithm in it: rounds, messages, stages, averages. strategies/ builds on it."""
 
-from edelweiss.federation.algorithm import Algorithm, AlgorithmInfo, FirstCome, SkipsPhases
+from edelweiss.federation.algorithm import Algorithm, AlgorithmInfo, DropsStragglers, SkipsPhases
 from edelweiss.federation.average import Mean, average
 from edelweiss.federation.checkpoints import Checkpoints, Snapshot
 from edelweiss.federation.encoding import Encoding
-from edelweiss.federation.errors import BadAnswerError, DivergedError, RunError, StrategyError, TooFewRepliesError
+from edelweiss.federation.errors import BadReplyError, DivergedError, RunError, StrategyError, TooFewRepliesError
 from edelweiss.federation.exchange import Exchange
 from edelweiss.federation.oracle import Differences, Oracle
 from edelweiss.federation.sites import Reply, Site

@@ -1,4 +1,4 @@
-"""An algorithm: its hyper-parameters and the hooks in which it differs from others. Pure: no state, no messages."""
+"""The base of algorithms: hyper-parameters and hooks, which are pure functions."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ Layout = Sequence[tuple[slice, tuple[int, ...]]]
 
 @dataclass(frozen=True, kw_only=True)
 class AlgorithmInfo:
-    """What the pages say of an algorithm beside its messages.
+    """What the docs say about an algorithm, apart from its messages.
 
     Attributes
     ----------
     papers : tuple of Paper
-        Where it is from; empty for a baseline without.
+        Its sources; empty for a baseline.
     where : str
-        The algorithm in the first of them: "Alg. 1".
+        The algorithm's number in the first paper: "Alg. 1".
     gradients : str
-        How many a site evaluates in a round: "q", "2q".
+        Gradient evaluations of a site per round: "q", "2q".
     """
 
     papers: tuple[Paper, ...] = ()
@@ -57,60 +57,61 @@ class AlgorithmInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class Algorithm(HasOptions, ABC):
-    """What an algorithm declares and writes. Fields are hyper-parameters; a field's name with dashes is its key.
+    """An algorithm. Its fields are hyper-parameters; a field's key is its name with dashes.
 
-    The fields declared here mean the same for every algorithm and are top-level keys; a subclass's own fields live in
-    the table that bears its ``name``. The hooks are pure functions of their arguments.
+    The fields declared here are shared by all algorithms and are top-level keys; a subclass's own fields are in a table
+    with its ``name``. Hooks are pure functions of their arguments.
     """
 
     name: ClassVar[str]
     info: ClassVar[AlgorithmInfo]
     messages: ClassVar[Table] = Table(both(x="d", y="p"))
-    """What goes down to a site, comes up from it, and stays there: by default the model, both ways."""
+    """The vectors sent down to a site, up from it, and kept there; by default the model in both directions."""
     solves: ClassVar[frozenset[str]]
-    """Kinds of problems (``Problem.kind``) that this algorithm is for."""
+    """Kinds of problems (``Problem.kind``) that it solves."""
     needs: ClassVar[frozenset[type]] = frozenset()
-    """What it asks of a problem beyond gradients: classes of `problems.capabilities`."""
+    """What it needs of a problem beyond gradients: classes of `problems.capabilities`."""
     stacks: ClassVar[bool] = False
-    """Whether `local_update` also works for many clients at once, whose vectors it is then given as the rows of one
-    tensor (K, d): it treats rows alike and alone, and writes ``x[..., part]`` where it wants a part of x. A class that
-    writes its own says so itself."""
+    """Whether `local_update` also works for many clients at once, given as rows of tensors (K, d): it treats each row
+    alone and slices x as ``x[..., part]``. Not inherited with an overridden `local_update`."""
     partial: ClassVar[bool] = True
-    """Whether it works with a share of the sites in a round (``fraction`` below 1)."""
+    """Whether it supports partial participation (``fraction`` below 1)."""
     personalised: ClassVar[bool] = False
-    """Whether each site ends with a model of its own: the server's is not tested, and only what new sites need of it
-    (see `body`) is written to a file."""
+    """Whether each site ends with its own model: the server's is not evaluated, and only the part for new sites (see
+    `body`) is saved."""
     splits_model: ClassVar[bool] = False
-    """Whether it treats the body and the head of x apart: `initial_state` is then given ``body`` too, and a model
-    without a separable head is refused."""
+    """Whether it treats the body and the head of x differently: `initial_state` then also receives ``body``, and a
+    model without a separable head is rejected."""
     own_statistics: ClassVar[bool] = False
-    """Whether batch-norm statistics belong to the personal part: then ``bn`` must be ``"local"``."""
+    """Whether batch-norm statistics are personal: ``bn`` must then be ``"local"``."""
     own_dual: ClassVar[bool] = False
-    """Whether y stays at the site, as the adversary of a model of its own: then p of AUC is the site's own share of
-    positives (`Problem.of_site`), except in gradients that are taken `Oracle.aside`."""
+    """Whether y stays at the site, as the adversary of a personal model: p of AUC is then the site's own share of
+    positives (`Problem.of_site`), except in gradients taken within `Oracle.aside`."""
     stages_output: ClassVar[bool] = False
-    """Whether each of its stages hands on what ``output`` asks for, so that a run returns what its last stage does."""
+    """Whether each stage passes on the iterate chosen by ``output``, so that a run returns that of its last stage."""
     averages_stages: ClassVar[bool] = False
-    """Whether each of its stages, whatever ``output`` is, ends with the average of its iterates."""
+    """Whether each stage ends with the average of its iterates, regardless of ``output``."""
     exchanges: ClassVar[bool] = True
-    """Whether sites learn from each other; if not, batch-norm statistics stay where they are, whatever ``bn`` is."""
+    """Whether sites learn from each other; if not, batch-norm statistics stay at the sites, regardless of ``bn``."""
 
-    local_steps: int = Field(10, ge=1, le=MOST_STEPS, description="q: local steps of a site between two communications")
+    local_steps: int = Field(10, ge=1, le=MOST_STEPS, description="q: local steps between two communications")
     fraction: float = Field(1.0, gt=0, le=1, description="share of the sites drawn for each round")
     weighting: Literal["uniform", "examples"] = Field(
-        "uniform", description="how sites count in averages: all the same, or by n_k"
+        "uniform", description="weights of the sites in averages: equal, or their training samples n_k"
     )
     output: Literal["last", "average", "random"] = Field(
         "last",
-        description="which iterate a run returns; average: of the last stage; random: of a round drawn by the seed",
+        description="the iterate that a run returns: the last, the average of the last stage, or of a random round",
     )
     stage_iterations: int = Field(0, ge=0, description="T1: local steps in the first stage; 0: one stage")
-    stage_decay: float = Field(3.0, ge=1, description="η(s)/η(s+1): what step sizes are divided by from stage to stage")
+    stage_decay: float = Field(
+        3.0, ge=1, description="η(s)/η(s+1): factor that divides the step sizes from stage to stage"
+    )
     stage_growth: float = Field(
         1.0, ge=1, le=1e6, description="T(s+1)/T(s); the papers' theory grows it as the step size shrinks"
     )
     stage_steps_growth: float = Field(1.0, ge=1, le=1e6, description="q(s+1)/q(s)")
-    seed: int = Field(0, ge=0, le=2**63 - 1, description="of every random choice: same seed, same bits")
+    seed: int = Field(0, ge=0, le=2**63 - 1, description="seeds every random choice: same seed, same bits")
 
     # ------------------------------------------------------------------ the hooks
 
@@ -120,14 +121,14 @@ class Algorithm(HasOptions, ABC):
         return ("train",)
 
     def initial_state(self, start: Arrays) -> Arrays:
-        """Return what the server keeps between rounds; at least the model (``x``, and ``y`` where there is one).
+        """Return the server's state between rounds: at least the model (``x``, and ``y`` if the problem has one).
 
-        An algorithm that ``splits_model`` is given ``body`` too, the part of x before the head.
+        If the algorithm ``splits_model``, ``start`` also has ``body``, the part of x before the head.
         """
         return dict(start)
 
     def broadcast(self, state: Arrays, context: RoundContext, site: Site) -> Arrays:
-        """Return what this site is sent; the same vector objects for all sites are serialised once."""
+        """Return the vectors to send to this site; vector objects shared by all sites are serialised once."""
         return state
 
     @abstractmethod
@@ -139,9 +140,9 @@ class Algorithm(HasOptions, ABC):
         Parameters
         ----------
         sent : Arrays
-            What `broadcast` returned, on the problem's device. Not to be written to.
+            What `broadcast` returned, on the problem's device; read-only.
         memory : Arrays
-            What this site remembered; empty at its first participation or after a loss.
+            The site's memory; empty at its first participation or after a loss.
         oracle : Oracle
             Batches and gradients of this site.
         context : RoundContext
@@ -154,14 +155,14 @@ class Algorithm(HasOptions, ABC):
         """
 
     def aggregate(self, state: Arrays, replies: Iterable[Reply], context: RoundContext) -> Arrays:
-        """Return the server's next state; ``replies`` come in the order of the sites and can be read once."""
+        """Return the server's next state; ``replies`` is an iterator in the order of the sites."""
         return state | average(replies)
 
     def unfit(self, arrays: Arrays, context: RoundContext, d: int) -> str:
-        """Return why vectors that came cannot be used, of a model with d parameters; empty: they can.
+        """Return why received vectors are invalid, for a model with d parameters; empty if they are valid.
 
-        Asked on both sides, before anything else sees them, about what names, shapes, types and finite values do not
-        tell; here that whole numbers, which are rounds and counts of steps, are none that there cannot be.
+        Called on both sides after the checks of names, shapes, types and finiteness. Here: integers, which are rounds
+        and numbers of steps, must be possible.
         """
         steps = context.iteration + context.local_steps
         for name, vector in arrays.items():
@@ -170,59 +171,59 @@ class Algorithm(HasOptions, ABC):
         return ""
 
     def lengths(self, d: int, layers: Layout) -> dict[str, int]:
-        """Return the lengths that this algorithm's table has symbols of its own for.
+        """Return the lengths of the symbols that only this algorithm's table uses.
 
-        ``layers`` says where each of the d parameters lies; it is empty where there is no network.
+        ``layers`` gives the place of each of the d parameters; empty without a network.
         """
         return {}
 
     def neighbours(self, site: int, context: RoundContext) -> Collection[int]:
-        """Return the sites whose vectors this one is sent one by one, where a row is ``relayed``."""
+        """Return the sites whose vectors are relayed to this one, if a row is ``relayed``."""
         return ()
 
     @property
     def own_heads(self) -> bool:
-        """Whether `Oracle.fresh` gives each site a random head of its own, or, as by default, the same to all."""
+        """Whether `Oracle.fresh` draws a different head for each site; by default all get the same."""
         return False
 
     def personal(self, sent: Arrays, memory: Arrays, fresh: Callable[[], Arrays]) -> Arrays:
-        """Return the model that a site evaluates and uses; by default the one that it was sent.
+        """Return the model that a site evaluates and uses; by default the received one.
 
-        ``fresh`` is `Oracle.fresh`: ask it only where the memory is not enough.
+        ``fresh`` is `Oracle.fresh`; call it only if the memory is insufficient.
         """
         return sent
 
     def body(self, state: Arrays, head: int | None) -> Tensor | None:
-        """Return what a personalised run gives to new sites: the body x[:head]; None where sites share none.
+        """Return what a personalised run offers new sites: the shared body x[:head], or None.
 
-        All of x where it has no head (None). Asked for once, after the last round.
+        All of x if ``head`` is None. Called once, after the last round.
         """
         return state["x"][:head] if self.exchanges else None
 
     def final(self, state: Arrays, model: Arrays, context: RoundContext, site: Site) -> Arrays:
-        """Return what this site is sent for the last evaluation; by default the run's model."""
+        """Return the vectors to send to this site for the final evaluation; by default the run's model."""
         return model
 
     def measures(self, state: Arrays, context: RoundContext) -> dict[str, float]:
-        """Return numbers about the server's state for the round's line of metrics; by default none."""
+        """Return metrics of the server's state for metrics.jsonl; by default none."""
         return {}
 
     def contradictions(self) -> list[str]:
-        """Return what is wrong between hyper-parameters that are right by themselves, a line each."""
+        """Return contradictions between hyper-parameters, a line each."""
         return []
 
     @classmethod
     def misfits(cls, keys: Mapping[str, Value]) -> list[str]:
-        """Return which of the run's other keys this algorithm cannot do with, a line each; ``keys`` are its own."""
+        """Return conflicts with the run's other keys, a line each; ``keys`` are the algorithm's own."""
         return []
 
     def prepare(self, sites: int) -> None:
-        """Check what only the number of sites shows, before anything is sent; raise StrategyError if it is wrong."""
+        """Check the algorithm against the number of sites, before anything is sent; raise StrategyError if it fails."""
 
     # ------------------------------------------------------------------ checks and names, shared by all
 
     def __init_subclass__(cls, **keywords: object) -> None:
-        """Take nobody's word for it that another `local_update` works for many clients, too."""
+        """Reset ``stacks`` in a class that overrides `local_update`."""
         super().__init_subclass__(**keywords)
         if "local_update" in vars(cls):
             cls.stacks = vars(cls).get("stacks", False)
@@ -233,15 +234,14 @@ class Algorithm(HasOptions, ABC):
         Raises
         ------
         StrategyError
-            Naming each key, its value and what is allowed.
+            With each key, its value and what is allowed.
         """
         wrong = check_options(self)
         if not wrong and self.fraction < 1 and not self.partial:
             wrong.append(f"fraction = {self.fraction}: {self.name} needs all sites in every round, so it must be 1")
         if not wrong and self.personalised and self.output != "last":
             wrong.append(
-                f'output = {self.output!r}: with algorithm = "{self.name}" a site keeps its last model only, so take '
-                '"last"'
+                f'output = {self.output!r}: with algorithm = "{self.name}" a site keeps only its last model; set "last"'
             )
         if wrong := wrong or self.contradictions():
             raise StrategyError("\n".join(wrong), key=wrong[0].split(" = ")[0])
@@ -254,50 +254,50 @@ class Algorithm(HasOptions, ABC):
 
     @property
     def step_sizes(self) -> str:
-        """The step sizes as a user writes them: what to lower when a run diverges."""
+        """The step sizes as keys and values, for advice on divergence."""
         names = [f.name for f in fields(self) if f.name.split("_")[0] == "lr" or f.name.endswith("_lr")]
         return " or ".join(f"{self.key(name)} = {getattr(self, name):g}" for name in names)
 
     def log_hyper_parameters(self) -> None:
-        """Write them to the log."""
+        """Log the hyper-parameters."""
         values = ", ".join(f"{f.name} {getattr(self, f.name)}" for f in fields(self))
         log.info("%s: %s", self.name, values)
 
     def context(self, server_round: int, rounds: int, phase: str, sites: int) -> RoundContext:
-        """Return where a run of this many rounds and sites stands; both sides know all of this."""
+        """Return the context of a phase in a run with this many rounds and sites."""
         stages = Stages(
             self.local_steps, self.stage_iterations, self.stage_decay, self.stage_growth, self.stage_steps_growth
         )
         return stages.context(server_round, rounds, phase, sites)
 
     def without_files(self) -> Self:
-        """Return the algorithm as a site plays it, which opens no file that somebody else names."""
+        """Return the algorithm for a site, without files that the run names."""
         return self
 
     def asked(self, sites: int) -> int:
-        """Return how many of the sites are drawn for a round: ``fraction`` of them, one at least."""
+        """Return the number of sites drawn for a round: ``fraction`` of them, at least one."""
         return max(1, math.floor(self.fraction * sites + 0.5))
 
     def position(self, place: tuple[float, float] | None) -> int:
-        """Return the number of a place in a run, given as a round and the place of a phase in it; 0 for none."""
+        """Number the phases of a run from 1, given round and index of the phase; 0 for None."""
         return int((place[0] - 1) * len(self.phases) + place[1]) + 1 if place else 0
 
 
 class SkipsPhases(ABC):
-    """An algorithm some of whose phases take place in some rounds only."""
+    """An algorithm that skips phases in some rounds."""
 
     @abstractmethod
     def plays(self, context: RoundContext) -> bool:
-        """Return whether this phase takes place in this round; one at least does."""
+        """Return whether this phase takes place in this round; at least one does."""
 
 
 def phases_of(algorithm: Algorithm, server_round: int, rounds: int, sites: int) -> Iterator[str]:
-    """Yield the phases that take place in a round."""
+    """Yield the phases of a round."""
     for phase in algorithm.phases:
         context = algorithm.context(server_round, rounds, phase, sites)
         if not isinstance(algorithm, SkipsPhases) or algorithm.plays(context):
             yield phase
 
 
-class FirstCome:
-    """An algorithm that waits for no more than ``min-replies`` usable answers, if that is not 0, and drops others."""
+class DropsStragglers:
+    """An algorithm that drops stragglers: it uses the first ``min-replies`` usable replies, unless that is 0."""

@@ -1,4 +1,4 @@
-"""mean_k: how answers of the sites become one vector, holding one answer at a time."""
+"""mean_k: the weighted average of the sites' replies, with one reply in memory at a time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Mean:
-    """A weighted mean of named vectors, fed one set at a time."""
+    """A running weighted mean of named vectors."""
 
     def __init__(self) -> None:
         self.sums: Arrays = {}
@@ -51,7 +51,7 @@ def average(replies: Iterable[Reply]) -> Arrays:
     Parameters
     ----------
     replies : iterable of Reply
-        In a fixed order, for the same bits every time.
+        In a fixed order, for reproducible sums.
 
     Returns
     -------

@@ -1,8 +1,7 @@
-"""A small message on its way through Flower: as one record, whatever it holds.
+"""Batching of a small message's records into one, to save Flower's calls.
 
-Flower sends and fetches each record, array and piece of a message by a call of its own. A round's messages to a site
-and back have some 35 of them, at several milliseconds each, which is most of what a round with a small model takes. So
-the coordinator sends the records of a small message together, as Flower would write them; a site answers in kind.
+Flower transfers each record, array and chunk by a separate call of several milliseconds; a round's messages to a site
+and back have about 35, which dominates a round with a small model.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ if TYPE_CHECKING:
     from flwr.app import Context
 
 PARCEL = "parcel"
-SMALL = 2**20  # bytes of arrays: sites share the pieces of what is larger, which are sent to the SuperLink once
+SMALL = 2**20  # bytes of arrays; larger ones are uploaded to the SuperLink once for all sites
 
 
 def wrapped(content: RecordDict) -> RecordDict:
-    """Return the records of a message as one, or as they are where they are not small."""
+    """Batch the records of a message; a large message is returned unchanged."""
     arrays = records_in(content, ArrayRecord).values()
     if sum(len(array.data) for record in arrays for array in record.values()) > SMALL:
         return content
@@ -34,7 +33,7 @@ def wrapped(content: RecordDict) -> RecordDict:
 
 
 def opened(content: RecordDict) -> RecordDict:
-    """Return the records of a message; what is no parcel comes back as it is, to be refused like any other content."""
+    """Undo `wrapped`; anything else is returned unchanged."""
     parcel = content.get(PARCEL)
     inside = parcel.get(PARCEL) if isinstance(parcel, ConfigRecord) else None
     if not isinstance(inside, bytes) or len(content) > 1:
@@ -45,8 +44,8 @@ def opened(content: RecordDict) -> RecordDict:
         return content
 
 
-def answer_in_kind(message: Message, context: Context, answer: Callable[[Message, Context], Message]) -> Message:
-    """Open a message, have it answered, and send the answer as it came; a mod of Flower's ClientApp."""
+def reply_in_kind(message: Message, context: Context, answer: Callable[[Message, Context], Message]) -> Message:
+    """Reply to a batched message with a batch; a mod of Flower's ClientApp."""
     content = opened(message.content)
     if content is message.content:
         return answer(message, context)

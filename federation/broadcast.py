@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edelweiss.common import Stream
-from edelweiss.federation.algorithm import FirstCome
+from edelweiss.federation.algorithm import DropsStragglers
 from edelweiss.federation.errors import DivergedError, RunError
 from edelweiss.federation.messages import message
 from edelweiss.federation.wire import LARGEST, magnitude, pack
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Downlink:
+class Broadcast:
     """The way of a run's vectors from the server to the sites.
 
     Attributes
@@ -39,7 +39,7 @@ class Downlink:
         All of the run.
     residual : Arrays
         What the encoding took away from what was sent, and adds to what is sent next.
-    first_come : numpy.random.Generator, optional
+    shuffle : numpy.random.Generator, optional
         Draws the order in which messages leave, where the answers that come first are the round's; see `Exchange`.
     """
 
@@ -47,22 +47,22 @@ class Downlink:
     sites: Sequence[Site]
     residual: Arrays = field(default_factory=dict)
     algorithm: Algorithm = field(init=False)
-    first_come: np.random.Generator | None = field(init=False)
+    shuffle: np.random.Generator | None = field(init=False)
 
     def __post_init__(self) -> None:
         self.algorithm, self.encoding = self.declared.algorithm, self.declared.encoding
         order = np.random.default_rng([self.algorithm.seed, Stream.SENDING_ORDER])
-        self.first_come = order if isinstance(self.algorithm, FirstCome) else None
+        self.shuffle = order if isinstance(self.algorithm, DropsStragglers) else None
 
     @property
-    def sending_order(self) -> Any:
-        """Where ``first_come`` stands, as JSON has it; None where there is none."""
-        return self.first_come and self.first_come.bit_generator.state
+    def shuffle_state(self) -> Any:
+        """Where ``shuffle`` stands, as JSON has it; None where there is none."""
+        return self.shuffle and self.shuffle.bit_generator.state
 
-    @sending_order.setter
-    def sending_order(self, state: Any) -> None:
-        if self.first_come:
-            self.first_come.bit_generator.state = state
+    @shuffle_state.setter
+    def shuffle_state(self, state: Any) -> None:
+        if self.shuffle:
+            self.shuffle.bit_generator.state = state
 
     def messages(
         self,

@@ -1,4 +1,4 @@
-"""Where a run can go on from: what its coordinator keeps after a round, and what the sites must keep with it."""
+"""Checkpoints of a run: the coordinator's state after a round, and the memory that sites must keep with it."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """All that `Rounds` keeps after a round.
+    """The state of `Rounds` after a round.
 
     Attributes
     ----------
     round : int
-        The last one that was played.
+        The last completed round.
     tensors : Arrays
         By part and name: ``"state/x"``, ``"buffers/buffers"``, ``"residual/train/u"``, ``"output/x"``.
     facts : dict
-        What is no tensor, as JSON has it.
+        Everything else, as JSON.
     """
 
     round: int
@@ -30,30 +30,30 @@ class Snapshot:
 
 
 class Checkpoints:
-    """Who keeps a run's snapshots. This one keeps none: the run can be played once.
+    """The store of a run's snapshots; this base class stores none.
 
     Attributes
     ----------
     key : str
-        What sites call the run, 32 random hexadecimal digits: Flower's own number is another one after a resume.
+        The run's key at the sites, 32 random hexadecimal digits; Flower's run id changes with a resume.
     last : Snapshot, optional
-        What the run goes on from; None: it begins.
+        The snapshot to resume from; None: start from the beginning.
     """
 
     def __init__(self, key: str = "") -> None:
         self.key = key or secrets.token_hex(16)
         self.last: Snapshot | None = None
 
-    def settled(self, server_round: int) -> int:
-        """Return the round behind whose end the run never goes back, once sites are asked in ``server_round``.
+    def committed(self, server_round: int) -> int:
+        """Return the latest round whose state is safe once ``server_round`` begins: a resume starts no earlier.
 
-        0 is the start. A site keeps what it remembered then, and what it takes to answer the same message again.
+        0 is the start. Sites keep their memory after that round, and what they need to repeat a reply.
         """
         return server_round - 1
 
-    def standing(self, server_round: int) -> dict[str, object]:
-        """Return what tells a site which of its memories a message is about."""
-        return {"run": self.key, "settled": self.settled(server_round)}
+    def memory_fields(self, server_round: int) -> dict[str, object]:
+        """Return the message fields by which a site finds its memory."""
+        return {"run": self.key, "committed": self.committed(server_round)}
 
-    def reached(self, snapshot: Snapshot) -> None:
-        """Take note of what the run keeps after a round, and store it if that is due."""
+    def save_if_due(self, snapshot: Snapshot) -> None:
+        """Receive the snapshot of a round, and store it if due."""

@@ -1,8 +1,7 @@
-"""The content of a message on its way through Flower: each byte hashed once, and copied as seldom as can be.
+"""Faster replacements of Flower's transfer of arrays, with the same bytes on the wire; for flwr 1.39.
 
-Flower cuts an array into pieces of 5 MB, names each by its hash, and sends and fetches them one by one. Its own
-functions hash a piece up to three times and copy it up to four times on either side: for 100 MB that is longer than to
-send them. These do the same with the same bytes on the wire, from flwr 1.39.
+Flower cuts an array into chunks of 5 MB named by their hashes. Its functions hash a chunk up to three times and copy it
+up to four times at either end, which for 100 MB takes longer than the transfer. These hash once and avoid copies.
 """
 
 from __future__ import annotations
@@ -29,39 +28,39 @@ if TYPE_CHECKING:
     from flwr.app import RecordDict
     from flwr.supercore.inflatable.inflatable_object import InflatableObject
 
-LANES = 2  # pieces on their way at a time, as in Flower
-SOON, LATER = 0.01, 0.1  # seconds to the first look for a piece that has not arrived yet, and longest to a later one
-LOOKS = 2500  # for one piece: four minutes of them. One whose sender is gone is given up before, by the SuperLink
+LANES = 2  # concurrent transfers, as in Flower
+SOON, LATER = 0.01, 0.1  # seconds until the first poll for a chunk, and the longest until the next
+LOOKS = 2500  # polls per chunk, about four minutes; the SuperLink gives up on a lost sender earlier
 
 
 class Piece(ArrayChunk):
-    """A piece of an array, which never changes: it is hashed where it lies, and once."""
+    """An immutable chunk of an array, hashed once and in place."""
 
     @cached_property
     def head(self) -> bytes:
-        """What stands before its bytes: the kind, no children, the length."""
+        """Flower's header: the kind, no children, the length."""
         return HEAD_VALUE_DIVIDER.join((ArrayChunk.__qualname__, "", str(len(self.data)))).encode() + HEAD_BODY_DIVIDER
 
     @cached_property
     def object_id(self) -> str:
-        """Its hash, which is its name."""
+        """Its hash."""
         digest = sha256(self.head)
         digest.update(self.data)
         return digest.hexdigest()
 
     def deflate(self) -> bytes:
-        """Return what is sent."""
+        """Return the serialised chunk."""
         return b"".join((self.head, self.data))
 
 
 def cut(content: RecordDict) -> None:
-    """Cut the arrays of a message that is about to leave; Flower finds the pieces where it would keep its own."""
+    """Cut the arrays of an outgoing message into chunks, stored where Flower stores its own."""
     for record in records_in(content, ArrayRecord).values():
         for array in record.values():
             if "_chunks" not in array.__dict__:
                 whole = memoryview(array.data)
                 pieces = [Piece(whole[start : start + LARGEST]) for start in range(0, len(whole), LARGEST)]
-                with ThreadPoolExecutor(LANES) as lanes:  # which hash side by side
+                with ThreadPoolExecutor(LANES) as lanes:  # hash in parallel
                     names = list(lanes.map(attrgetter("object_id"), pieces))
                 array.__dict__["_chunks"] = list(zip(names, pieces, strict=True))
 
@@ -72,7 +71,7 @@ def push(
     *,
     object_ids_to_push: set[str] | None = None,
 ) -> None:
-    """Send what is wanted of a message's objects, each copied when its turn has come; as Flower's ``push_objects``."""
+    """Send the requested objects of a message, copying each just before; like Flower's ``push_objects``."""
 
     def send(name: str) -> None:
         push_object_fn(name, objects[name].deflate())
@@ -81,22 +80,22 @@ def push(
     lanes = ThreadPoolExecutor(LANES)
     try:
         for _ in lanes.map(send, wanted):
-            pass  # it raises what a lane raised
+            pass  # re-raises an exception of a lane
     finally:
         lanes.shutdown(wait=False, cancel_futures=True)
 
 
 pull = partial(pull_objects, initial_backoff=SOON, backoff_cap=LATER, max_tries_per_object=LOOKS)
-"""Flower's, which waits a second for a piece that has not arrived, when most arrive within milliseconds."""
+"""Flower's, which polls every second although most chunks arrive within milliseconds."""
 
 
 def whole(name: str, contents: Mapping[str, bytes]) -> InflatableObject:
-    """Put a message together, as Flower's ``inflate_object_from_contents``; an array's pieces are copied once.
+    """Assemble a message, copying an array's chunks once; like Flower's ``inflate_object_from_contents``.
 
     Raises
     ------
     ValueError, LookupError, TypeError
-        When the contents are not those of a message.
+        If the contents are not those of a message.
     """
     made: dict[str, InflatableObject] = {}
 
@@ -122,7 +121,7 @@ def _array(content: bytes, children: list[str], contents: Mapping[str, bytes]) -
 
 
 def _body(content: bytes, kind: str = "") -> memoryview:
-    """Return what an object holds, in place."""
+    """Return a view of an object's content."""
     if kind and head_values(content)[0] != kind:
-        raise ValueError(f"an array's piece is no {kind}")
+        raise ValueError(f"an array's chunk is not a {kind}")
     return memoryview(content)[content.index(HEAD_BODY_DIVIDER) + len(HEAD_BODY_DIVIDER) :]

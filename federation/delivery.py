@@ -1,8 +1,8 @@
-"""Messages on their way to the sites, and the answers on theirs back, whatever happens in between.
+"""Delivery of messages to sites and of their replies, across restarts of sites and of the SuperLink.
 
-A site that dies, stalls or is restarted with a message at hand is asked again when it is back. After the SuperLink was
-away, so is every site that has not answered: the SuperLink gives each answer out once, and one may be lost with it. A
-site answers from what it remembered before, so that it makes no difference how often it was asked.
+A site that dies or restarts with a pending message is sent it again once it is back. After an outage of the SuperLink,
+which hands out each reply once and may lose it, all pending messages are sent again. A site replies to a repeated
+message from its previous memory, so repetition changes nothing.
 """
 
 from __future__ import annotations
@@ -22,74 +22,74 @@ if TYPE_CHECKING:
 
     from edelweiss.federation.sites import Site
 
-NAMED = 5  # sites that a line about many names
-SHORTEST_WAIT, GROWTH, LONGEST_WAIT = 0.01, 1.1, 1.0  # seconds to the first look for answers, and between later ones
-NEARLY = 0.95  # of the time that a phase's first answer took the last time: from then on looks are frequent again
-LOOK, QUICK_LOOK = 5.0, 0.5  # and between two looks at who is there, the second while somebody is known to be away
-LOST = {3, 4, 5}  # flwr's ErrorCode: message, reply or node unavailable. It is the SuperLink's word, not the site's
+NAMED = 5  # sites named in a line about many
+SHORTEST_WAIT, GROWTH, LONGEST_WAIT = 0.01, 1.1, 1.0  # seconds until the first poll for replies, and between polls
+NEARLY = 0.95  # share of the time to a phase's previous first reply after which polls are frequent again
+LOOK, QUICK_LOOK = 5.0, 0.5  # seconds between polls of the connected nodes; the second while a site is away
+LOST = {3, 4, 5}  # flwr's ErrorCode of message, reply or node unavailable: reported by the SuperLink, not the site
 
 
 @dataclass
 class Delivery:
-    """How messages travel in one run.
+    """Delivery of one run's messages.
 
     Parameters
     ----------
     grid : Grid
-        Any engine's. It may have an ``interrupted()`` that says whether it had to connect anew since it was last asked.
+        Any engine's. Its optional ``interrupted()`` returns whether it reconnected since the last call.
     timeout : float
-        Seconds to wait for the answers to one set of messages, sites that are away included.
+        Seconds to wait for the replies to one set of messages, including sites that are away.
     by_node : mapping of int to Site
-        The sites by their address.
-    heard : Callable[[int, int], None]
-        Told how many of the sites that were asked have answered, whenever some have.
+        The sites by node id.
+    on_reply : Callable[[int, int], None]
+        Called with the numbers of replies and of messages whenever replies arrive.
     say : Callable[[str], None]
-        Told when a site goes away and when it is back.
+        Logs that a site goes away or is back.
 
     Attributes
     ----------
     waiting : float
-        Seconds spent waiting for answers.
+        Seconds spent waiting for replies.
     """
 
     grid: Grid
     timeout: float
     by_node: Mapping[int, Site]
-    heard: Callable[[int, int], None]
+    on_reply: Callable[[int, int], None]
     say: Callable[[str], None]
     waiting: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
-        """Begin with nobody away."""
+        """Begin with all sites present."""
         self._away: set[Site] = set()
-        self._since: dict[int, str] | None = None  # when each node was last started; empty if nobody says
+        self._since: dict[int, str] | None = None  # when each node was started; empty if the engine does not say
         self._interrupted: Callable[[], bool] = getattr(self.grid, "interrupted", lambda: False)
-        self._took: dict[str, float] = {}  # seconds to the first answer of each phase, the last time
+        self._took: dict[str, float] = {}  # seconds to the previous first reply of each phase
 
     def is_away(self, site: Site) -> bool:
-        """Whether the site was not there when somebody last looked."""
+        """Whether the site was away at the last poll."""
         return site in self._away
 
     def addressee(self, message: Message) -> Site:
-        """Return whom a message goes to."""
+        """Return the site that a message goes to."""
         return self.by_node[message.metadata.dst_node_id]
 
     def arrivals(
         self, messages: Sequence[Message], more: Callable[[], bool]
     ) -> Iterator[tuple[Site, Message, Message]]:
-        """Send messages; yield sites, what they were asked and what they answer, as the answers come.
+        """Send messages; yield site, message and reply as replies arrive.
 
-        It ends when all have answered, when the time is up, and when only sites are missing that are away, unless
-        ``more`` says that they are waited for.
+        It ends when all sites have replied, at the timeout, or when only sites that are away are missing and ``more``
+        returns False.
         """
         asked = len(messages)
         if self._since is None or self._since:
-            self._since = (self._since or {}) | _dated(self._nodes())  # a restart before this moment loses nothing
+            self._since = (self._since or {}) | _dated(self._nodes())  # earlier restarts lose nothing
         deadline, wait, looked = time.monotonic() + self.timeout, SHORTEST_WAIT, time.monotonic()
         phase = str(record_in(messages[0].content, "config", ConfigRecord).get("phase", "")) if messages else ""
-        self._interrupted()  # what came before harms none of these messages
+        self._interrupted()  # forget earlier interruptions
         waiting, away = self._push(messages)
-        del messages  # a message's vectors live until it has been answered, not until all have been
+        del messages  # frees a message's vectors once it is answered
         asked_at, answered, lost = time.monotonic(), False, False
         soon = asked_at + NEARLY * self._took.get(phase, 0.0)
         while (waiting or (away and more())) and (started := time.monotonic()) < deadline:
@@ -105,7 +105,7 @@ class Delivery:
             wait = SHORTEST_WAIT if arrived else min(wait * GROWTH, LONGEST_WAIT)
             if not arrived:
                 if self._interrupted():
-                    lost, looked = True, started  # who answers now loses nothing
+                    lost, looked = True, started  # replies from now on are not lost
                 if started - looked > (QUICK_LOOK if away else LOOK):
                     looked = started
                     self._ask_again(waiting, away, lost=lost)
@@ -118,13 +118,13 @@ class Delivery:
             if arrived and not answered:
                 answered, self._took[phase] = True, started - asked_at
             if arrived:
-                self.heard(asked - len(waiting) - len(away), asked)
+                self.on_reply(asked - len(waiting) - len(away), asked)
             arrived.reverse()
             while arrived:
                 yield arrived.pop()
 
     def _push(self, messages: Sequence[Message]) -> tuple[dict[str, Message], list[Message]]:
-        """Send messages; return those that are on their way, by identifier, and those whose sites are not there."""
+        """Send messages; return those sent, by identifier, and those whose sites are away."""
         waiting, away = {}, []
         for message, identifier in zip(messages, self.grid.push_messages(messages), strict=True):
             if identifier:
@@ -134,9 +134,9 @@ class Delivery:
         return waiting, away
 
     def _ask_again(self, waiting: dict[str, Message], away: list[Message], *, lost: bool) -> None:
-        """Send what was lost to the sites that are back, and to those that were restarted before anybody noticed.
+        """Repeat lost messages to sites that are back or have restarted unnoticed.
 
-        ``lost``: any answer may be, so that everybody is asked who is waited for.
+        ``lost``: any reply may be lost, so repeat all pending messages.
         """
         there, since = self._nodes(), self._since or {}
         again = [message for message in away if message.metadata.dst_node_id in there]
@@ -153,7 +153,7 @@ class Delivery:
                 again.append(waiting.pop(identifier))
         since |= _dated(there)
         if never_left:
-            self.say(f"the SuperLink was away, and may have lost answers: asking {named(never_left)} again")
+            self.say(f"the SuperLink was away and may have lost replies: asking {named(never_left)} again")
         if again:
             for message in again:
                 self._back(self.addressee(message), "is back, and asked again")
@@ -163,11 +163,11 @@ class Delivery:
             away += gone
 
     def _nodes(self) -> dict[int, str]:
-        """Return who is there, and since when; engines without a SuperLink do not say."""
+        """Return the connected nodes and when each was started; engines without a SuperLink do not say."""
         return {node.node_id: str(node.last_activated_at) for node in self.grid.get_nodes()}
 
     def _gone(self, message: Message) -> Message:
-        """Say, once, that a message's site is away."""
+        """Log, once, that a message's site is away."""
         if (site := self.addressee(message)) not in self._away:
             self._away.add(site)
             self.say(f"site {site.name!r} is away; it is asked again when it is back")
@@ -180,12 +180,12 @@ class Delivery:
 
 
 def _dated(nodes: dict[int, str]) -> dict[int, str]:
-    """Return those of which somebody says when they were started."""
+    """Return the nodes with a known start."""
     return {node: since for node, since in nodes.items() if since}
 
 
 def named(names: Sequence[str]) -> str:
-    """Name one site, or say how many and name the first."""
+    """Name one site, or count several and name the first."""
     if len(names) == 1:
         return f"site {names[0]!r}"
     rest = [f"{len(names) - NAMED} more"] if len(names) > NAMED else []

@@ -1,13 +1,11 @@
-"""How the vectors of a training message are written: exactly, in 16 bits, and estimators in 8 with error feedback.
+"""Quantisation of training messages: 16 bits, or 8 bits with error feedback for estimators.
 
-Both halves of an algorithm compute in float32: what is sent is rounded here on its way out, and widened here on its way
-in. So a site works from the numbers that it received, while the server's state is not rounded. The last evaluation, and
-so the model that a run returns, is sent exactly.
+Both halves of an algorithm compute in float32: vectors are rounded when sent and widened when received. A site thus
+works with rounded numbers, while the server's state is exact. The final evaluation is sent exactly.
 
-Error feedback (Seide et al., Interspeech 2014; Karimireddy et al., ICML 2019, Algorithm 2; arXiv:1901.09847): what the
-rounding of a vector took away is added to the same vector of the next message. So the sum of what was received differs
-from the sum of what was meant by the last rounding error alone, however many messages there were. (On the way down that
-is so for a site that takes part in every round.)
+Error feedback (Seide et al., Interspeech 2014; Karimireddy et al., ICML 2019, Algorithm 2; arXiv:1901.09847): the
+rounding error of a vector is added to the same vector of the next message, so that the sums of the received and of the
+exact vectors differ only by the last rounding error. (On the way down: for a site that takes part in every round.)
 """
 
 from __future__ import annotations
@@ -29,25 +27,25 @@ if TYPE_CHECKING:
 
     from edelweiss.problems import Arrays
 
-BLOCK = 256  # entries that share a scale; a vector of fewer is sent exactly: there is little to save
-SCALE = ".scale"  # behind the name of a vector in 8 bits: the name of its scales
-TOP = 127  # the code of the largest entry of a block
-LEAST = 1e-30  # a block of nothing larger is zero: its scale would be no ordinary number
-RESIDUAL = "residual/"  # before the names of rounding errors, in a site's memory and in a snapshot
+BLOCK = 256  # entries that share a scale; shorter vectors are sent exactly
+SCALE = ".scale"  # suffix of the name of an 8-bit vector's scales
+TOP = 127  # the code of a block's largest entry
+LEAST = 1e-30  # a block without a larger entry is rounded to zero, because its scale would be subnormal
+RESIDUAL = "residual/"  # prefix of the names of rounding errors in memories and snapshots
 WRITTEN = {"bf16": "uint16", "float16": "float16"}  # NumPy has no bf16: its bits, the upper half of a float32's
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """What is rounded on the wire: of the float32 vectors with one axis those of `BLOCK` entries or more.
+    """The quantisation of a run: applies to one-dimensional float32 vectors of at least `BLOCK` entries.
 
     Parameters
     ----------
     wire : str
         ``"float32"``, ``"bf16"`` or ``"float16"``.
     coarse : frozenset of str
-        Names of the vectors that are sent in 8 bits instead: a block of 256 entries has a scale, a 127th of its largest
-        absolute value, which goes along as ``NAME.scale``.
+        Names of the vectors sent in 8 bits. Each block of 256 entries has a scale, its largest absolute value / 127,
+        sent as ``NAME.scale``.
     """
 
     wire: str = "float32"
@@ -55,11 +53,11 @@ class Encoding:
 
     @property
     def exact(self) -> bool:
-        """Whether nothing is rounded."""
+        """Whether all vectors are sent exactly."""
         return self.wire == "float32" and not self.coarse
 
     def shapes(self, meant: Shapes) -> Shapes:
-        """Return the shapes of vectors on the wire, given those that an algorithm has."""
+        """Return the shapes of vectors on the wire, given the algorithm's."""
         written: Shapes = {}
         for name, vector in meant.items():
             if not _rounded(vector):
@@ -77,16 +75,16 @@ class Encoding:
         Parameters
         ----------
         arrays : Arrays
-            As they are meant.
+            The exact vectors.
         residual : Arrays
-            What earlier roundings took away, by phase and name: ``"train/cx"``. What is lost counts as zero.
+            Rounding errors of earlier messages, by phase and name: ``"train/cx"``; missing ones are zero.
         phase : str
-            The phase of the message; in each a name stands for one quantity.
+            The phase of the message.
 
         Returns
         -------
         tuple[Arrays, Arrays]
-            What to write, and the next residual.
+            The rounded vectors and the next residual.
         """
         if self.exact:
             return arrays, residual
@@ -109,12 +107,12 @@ class Encoding:
         return written, residual
 
     def overflow(self, arrays: Arrays, magnitudes: Mapping[str, float]) -> str:
-        """Return which finite vectors float16 has no numbers for, and what to do; empty: it has.
+        """Describe finite vectors beyond the range of float16, with a fix; empty if there are none.
 
         ``magnitudes`` are those of `wire.magnitudes`, by name.
         """
         if self.wire != "float16":
-            return ""  # bf16 reaches as far as float32
+            return ""  # bf16 has the range of float32
         most = torch.finfo(torch.float16).max
         sent = [name for name, v in arrays.items() if name not in self.coarse and _rounded(Vector.of(v))]
         large = {name: magnitudes[name] for name in sent if most < magnitudes[name] < math.inf}
@@ -123,7 +121,7 @@ class Encoding:
 
 
 def decode(arrays: Arrays) -> Arrays:
-    """Return vectors as an algorithm has them; those that were not rounded as they are."""
+    """Widen rounded vectors to float32; others are returned unchanged."""
     meant: Arrays = {}
     for name, vector in arrays.items():
         if name.endswith(SCALE) and _pair(arrays, name.removesuffix(SCALE)):
@@ -139,7 +137,7 @@ def decode(arrays: Arrays) -> Arrays:
 
 
 def unfit(arrays: Arrays) -> str:
-    """Return which codes and scales are none that `quantised` makes of finite numbers; empty: all are."""
+    """Describe codes and scales that `quantised` cannot have produced from finite numbers; empty if there are none."""
     for name in arrays:
         if pair := _pair(arrays, name):
             codes, scale = pair
@@ -153,7 +151,7 @@ def unfit(arrays: Arrays) -> str:
 def quantised(vector: Tensor) -> tuple[Tensor, Tensor]:
     """Return the codes of a vector, int8 from -127 to 127, and the scales of its blocks, float32.
 
-    A block that holds NaN or infinity is NaN as a whole when it is read.
+    A block with NaN or infinity becomes all NaN.
     """
     blocks = _blocks(vector)
     largest = blocks.abs().amax(1)
@@ -164,18 +162,18 @@ def quantised(vector: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def dequantised(codes: Tensor, scale: Tensor) -> Tensor:
-    """Return the vector that codes and scales stand for."""
+    """Return the vector encoded by codes and scales."""
     return (_blocks(codes.float()) * scale[:, None]).flatten()[: len(codes)]
 
 
 def taken(memory: Arrays) -> Arrays:
-    """Take the rounding errors out of what a site remembers, which algorithms do not see."""
+    """Remove and return the rounding errors in a site's memory, which are hidden from algorithms."""
     names = [name for name in memory if name.startswith(RESIDUAL)]
     return {name.removeprefix(RESIDUAL): memory.pop(name) for name in names}
 
 
 def remembered(residual: Arrays) -> Arrays:
-    """Return rounding errors as a site remembers them."""
+    """Return rounding errors under their names in a site's memory."""
     return {RESIDUAL + name: vector for name, vector in residual.items()}
 
 
@@ -188,7 +186,7 @@ def _blocks(vector: Tensor) -> Tensor:
 
 
 def _pair(arrays: Arrays, name: str) -> tuple[Tensor, Tensor] | None:
-    """Return the codes and the scales of a vector that was sent in 8 bits; None if it was not."""
+    """Return codes and scales of a vector sent in 8 bits; None for others."""
     codes, scale = arrays.get(name), arrays.get(name + SCALE)
     if codes is None or scale is None or codes.dtype != torch.int8 or scale.dtype != torch.float32 or codes.ndim != 1:
         return None

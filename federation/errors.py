@@ -1,4 +1,4 @@
-"""The errors of a run; their message is all that a user needs."""
+"""The errors of a run."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class RunError(Fields, RuntimeError):
 
 
 class DivergedError(RunError):
-    """The run diverges; ``key`` and ``value`` name the metric or vector, ``sites`` those that say so."""
+    """The run diverges; ``key`` and ``value`` are the metric or vector, ``sites`` the sites that report it."""
 
 
 class TooFewRepliesError(RunError):
@@ -50,20 +50,20 @@ class TooFewRepliesError(RunError):
 
 
 class StrategyError(FieldError):
-    """Hyper-parameters that cannot be used; the message names each, its value and what is allowed."""
+    """Invalid hyper-parameters; the message gives each, its value and what is allowed."""
 
 
-class BadAnswerError(FieldError):
-    """A site's answer cannot be used; the message says why, as the rest of a sentence that names the site."""
+class BadReplyError(FieldError):
+    """An unusable reply of a site; the message completes a sentence that begins with the site's name."""
 
 
-class BadValuesError(BadAnswerError):
-    """An answer is in order but for its values: NaN, or out of all proportion, as in a run that diverges."""
+class BadValuesError(BadReplyError):
+    """A well-formed reply with NaN or excessive values, as in a diverging run."""
 
 
 @contextmanager
 def naming_round(server_round: int, rounds: int) -> Iterator[None]:
-    """Say in a RunError which round it was."""
+    """Add the round to a RunError."""
     try:
         yield
     except RunError as error:

@@ -1,4 +1,4 @@
-"""What the sites tell of the final model's scores beside their last evaluation, and of two models in another answer."""
+"""Collection of the sites' statistics of the final model's scores, and of the comparison with another model."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from edelweiss.problems import Metrics
 
 First = dict["Place", tuple["Metrics", Reported]]
-"""What each site answered first: its evaluation, and what it told for the evidence; of several labels of one."""
+"""A label's first replies by site: the evaluation and the statistics."""
 
 
 class Evidence:
-    """What the sites tell of the final model's scores, label by label.
+    """The sites' statistics of the final model's scores, by label.
 
     Parameters
     ----------
     labels : sequence of str
-        Names of several labels; of one a single empty name.
+        Names of several labels; an empty name for a single one.
     """
 
     def __init__(self, labels: Sequence[str]) -> None:
@@ -35,23 +35,23 @@ class Evidence:
         self._spreads: dict[tuple[str, Place], Spread] = {}
 
     def note(self, site: Place, reply: EvaluateReply) -> None:
-        """Note a site's first reply."""
+        """Add a site's first reply."""
         metrics = by_label(reply.metrics)
         for label, reported in reply.reported.items():
             self.first[label][site] = metrics[label], reported
 
     def merged(self, label: str) -> tuple[Counts, Counts] | None:
-        """Return the counts for both models of all sites that told of both; None where a class is missing."""
+        """Return the pooled counts for both models over the sites that reported both; None if a class is missing."""
         told = [(_counts(metrics), own.other_counts) for metrics, own in self.first[label].values()]
         both = [(own, other) for own, other in told if other is not None]
         own, other = (Counts.total([pair[model] for pair in both]) for model in (0, 1))
         return (own, other) if all(own.sizes) else None
 
     def comparisons(self) -> dict[Place, dict[str, list[bytes]]]:
-        """Return what to ask those sites that have told of both models: the counts of all there."""
+        """Return the second request to the sites that reported both models: the pooled counts."""
         merged = {label: self.merged(label) for label in self.labels}
         asked: dict[Place, dict[str, list[bytes]]] = {}
-        written: dict[tuple[bool, ...], dict[str, list[bytes]]] = {}  # one for all who tell of the same labels
+        written: dict[tuple[bool, ...], dict[str, list[bytes]]] = {}  # one for all sites with the same labels
         for site in {site: None for first in self.first.values() for site in first}:
             told = [
                 both if site in self.first[label] and self.first[label][site][1].other_counts else None
@@ -65,12 +65,12 @@ class Evidence:
         return asked
 
     def compare(self, site: Place, spreads: Mapping[str, Spread]) -> None:
-        """Note a site's second reply."""
+        """Add a site's second reply."""
         for label, spread in spreads.items():
             self._spreads[label, site] = spread
 
     def found(self) -> dict[str, dict[str, Site]]:
-        """Return for each label what is known of each site's scores, by name."""
+        """Return the statistics by label and site name."""
         return {
             label: {site.name: self._site(label, site, *answer) for site, answer in first.items()}
             for label, first in self.first.items()
@@ -92,5 +92,5 @@ class Evidence:
 
 
 def _counts(metrics: Metrics) -> Counts:
-    """Return an evaluation's histograms as counts."""
+    """Return the counts of an evaluation's histograms."""
     return Counts.of_histograms(*site_histograms(metrics)[0])

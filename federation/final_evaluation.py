@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from edelweiss.problems import Arrays, Metrics
 
 
-class LastEvaluation:
-    """What follows the last round; the evaluations before it ride on training.
+class FinalEvaluation:
+    """The evaluation after the last round; earlier ones are part of training messages.
 
     Parameters
     ----------
     rounds : Rounds
-        All of which have been played.
+        The finished rounds.
     model : Arrays
-        The one that the run returns.
+        The model that the run returns.
     packed : ArrayRecord
-        The same, as it is sent.
+        The same, serialised.
     """
 
     def __init__(self, rounds: Rounds, model: Arrays, packed: ArrayRecord) -> None:
@@ -41,7 +41,7 @@ class LastEvaluation:
         self.evidence = Evidence(rounds.answers.labels)
 
     def play(self) -> MetricRecord:
-        """Let all sites evaluate the model. One that is missing by now costs its line in a table, not the run."""
+        """Let all sites evaluate the model; a missing site does not stop the run."""
         rounds, exchange, evidence = self.rounds, self.rounds.exchange, self.evidence
         final: list[tuple[Site, Metrics]] = []
         with naming_round(rounds.count, rounds.count):
@@ -54,23 +54,23 @@ class LastEvaluation:
             pooled = pool(metrics)
         rounds.observer.evaluated(rounds.count, final)
         if any(evidence.first.values()):
-            with suppress(RunError):  # it costs the comparison, and not the run; the exchange has named who was silent
+            with suppress(RunError):  # costs only the comparison; the exchange has named the missing sites
                 self._compare_models()
-            rounds.observer.told(evidence.found())
+            rounds.observer.reported(evidence.found())
         return MetricRecord({**pooled})
 
     def _compare_models(self) -> None:
-        """Let the sites tell how much the model and the other one differ, with the counts of all."""
+        """Compare the model with the other one: send the pooled counts to the sites."""
         exchange = self.rounds.exchange
         if messages := self.messages(self.evidence.comparisons()):
             for site, spreads in exchange(messages, read=self.rounds.answers.to_the_comparison, min_replies=1):
                 self.evidence.compare(site, spreads)
 
     def messages(self, asked: Mapping[Site, Mapping[str, list[bytes]]] | None = None) -> list[Message]:
-        """Write the messages to all sites; those of a comparison, with what is ``asked``, to these sites."""
+        """Write the messages to all sites, or, for a comparison, to the sites in ``asked``."""
         rounds = self.rounds
         context, model = rounds.context(rounds.count, rounds.algorithm.phases[-1]), self.model
-        told = order({**rounds.evaluate_config, **rounds.checkpoints.standing(rounds.count)}, context)
+        told = order({**rounds.evaluate_config, **rounds.checkpoints.memory_fields(rounds.count)}, context)
         messages = []
         for site in rounds.exchange.sites if asked is None else asked:
             sent = rounds.algorithm.final(rounds.state, model, context, site)

@@ -1,4 +1,4 @@
-"""Hashes of what runs: a coordinator and a site that run different sources must notice."""
+"""Hashes of the sources, by which coordinator and sites detect different releases."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _HASHES: dict[str, str] = {}  # of packages, as they were when last seen not yet
 
 @cache
 def release() -> str:
-    """Return 12 hex digits of the SHA-256 of every source file of this package that a site runs."""
+    """Return 12 hex digits of the SHA-256 of all source files that a site runs."""
     digest = hashlib.sha256()
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
@@ -39,12 +39,12 @@ def fingerprint(packages: Sequence[str] | None = None) -> str:
     Parameters
     ----------
     packages : sequence of str, optional
-        The top-level packages of the plug-ins; by default those that `covering` says.
+        The top-level packages of the plug-ins; default: those of `covering`.
 
     Raises
     ------
     PlugInError
-        When one of them is not installed.
+        If one of them is not installed.
     """
     names = _COVERED.get() if packages is None else packages
     if not names:
@@ -55,7 +55,7 @@ def fingerprint(packages: Sequence[str] | None = None) -> str:
 
 @contextmanager
 def covering(packages: Sequence[str]) -> Iterator[None]:
-    """Let the fingerprints that a coordinator tells within the block cover a run's plug-ins."""
+    """Let fingerprints within the block include a run's plug-ins."""
     before = _COVERED.set(tuple(packages))
     try:
         yield

@@ -1,4 +1,4 @@
-"""Who is told how a run goes."""
+"""The interface by which a run reports its progress."""
 
 from __future__ import annotations
 
@@ -13,34 +13,31 @@ if TYPE_CHECKING:
 
 
 class Observer(Protocol):
-    """Who is told how a run goes: the server app's report."""
+    """Receives the progress of a run."""
 
     def trained(self, server_round: int, cost: dict[str, float], work: dict[str, float]) -> None:
-        """Note that a round ended, and its cost.
+        """A round's training has ended.
 
         Parameters
         ----------
         server_round : int
             1 to R.
         cost : dict
-            gradients and samples (see `client_app.oracle.SiteOracle`) of all sites together, bytes-down, bytes-up,
-            seconds, seconds-waiting; and what the algorithm measures.
+            gradients and samples (see `client_app.oracle.SiteOracle`) summed over sites, bytes-down, bytes-up, seconds,
+            seconds-waiting, and the algorithm's `measures`.
         work : dict
-            Gradients of each site that took part, by its name.
+            Gradients of each participating site, by name.
         """
 
     def evaluated(self, server_round: int, sites: list[tuple[Site, Metrics]]) -> None:
-        """Note how the model that a round ended with does at these sites."""
+        """Sites have evaluated the model at the end of a round."""
 
-    def told(self, labels: Mapping[str, Mapping[str, evidence.Site]]) -> None:
-        """Note what is known of the scores that the final model gives, by label and site; not told without any.
-
-        Of one label the name is empty.
-        """
+    def reported(self, labels: Mapping[str, Mapping[str, evidence.Site]]) -> None:
+        """Sites have reported statistics of the final model's scores, by label (empty if single) and site."""
 
 
-class Nobody:
-    """The observer that does not look."""
+class NullObserver:
+    """An observer that ignores everything."""
 
     def trained(self, server_round: int, cost: dict[str, float], work: dict[str, float]) -> None:
         """Do nothing."""
@@ -48,5 +45,5 @@ class Nobody:
     def evaluated(self, server_round: int, sites: list[tuple[Site, Metrics]]) -> None:
         """Do nothing."""
 
-    def told(self, labels: Mapping[str, Mapping[str, evidence.Site]]) -> None:
+    def reported(self, labels: Mapping[str, Mapping[str, evidence.Site]]) -> None:
         """Do nothing."""

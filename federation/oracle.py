@@ -1,4 +1,4 @@
-"""What a client half may ask of its site."""
+"""The interface between an algorithm's client half and its site."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ Point = tuple["Tensor", "Tensor | None"]
 
 
 class Oracle(ClosedFormDual, InnerFunction, Layers, Protocol):
-    """A problem bound to one site's data and to its random stream of this round; see ``client_app.oracle``.
+    """A problem bound to one site's data and random stream of a round; see ``client_app.oracle``.
 
-    Everybody may use batches, gradients and projections. What the capabilities add works only with a problem that has
-    them: an algorithm that uses one names it in ``needs``.
+    All algorithms may use batches, gradients and projections. An algorithm that uses a capability names it in
+    ``needs``.
     """
 
     def draw(self, size: int | None = None) -> Batch | None:
@@ -50,22 +50,22 @@ class Oracle(ClosedFormDual, InnerFunction, Layers, Protocol):
         ...
 
     def dual_terms(self, x: Tensor, batch: Batch | None = None) -> tuple[Tensor, Tensor]:
-        """Return those of a `problems.capabilities.ClosedFormDual`; without a batch over all training samples."""
+        """Return the terms of a `problems.capabilities.ClosedFormDual`; without a batch, over all training samples."""
         ...
 
     def balanced_gradient(self, x: Tensor, batch: Batch | None) -> Tensor:
-        """Return the gradient of a `problems.capabilities.BalancedLoss`, with the counts of this site."""
+        """Return the gradient of a `problems.capabilities.BalancedLoss`, with this site's class counts."""
         ...
 
     @property
     def generator(self) -> torch.Generator:
-        """This site's random stream of this round, on the CPU; batches come from it too."""
+        """This site's random stream of this round, on the CPU; it also draws the batches."""
         ...
 
     def aside(self) -> AbstractContextManager[None]:
-        """Take gradients of a model that is not the site's own: by the objective of all sites (`Algorithm.own_dual`).
+        """Take gradients of the common model, with all sites' objective (`Algorithm.own_dual`).
 
-        The site's batch-norm statistics stay as they are.
+        The site's batch-norm statistics are left unchanged.
         """
         ...
 

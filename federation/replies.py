@@ -18,7 +18,7 @@ from edelweiss.evidence import Reported
 from edelweiss.evidence.paired import Spread, asked_for
 from edelweiss.evidence.reported import record_names
 from edelweiss.federation.encoding import unfit
-from edelweiss.federation.errors import BadAnswerError, BadValuesError
+from edelweiss.federation.errors import BadReplyError, BadValuesError
 from edelweiss.federation.messages import Cost, EvaluateReply, TrainReply, Vectors
 from edelweiss.federation.wire import LARGEST, magnitudes, not_finite
 from edelweiss.problems.metrics import METRICS, by_label, split
@@ -52,17 +52,17 @@ def require_records(content: Mapping[str, Any], **kinds: type) -> None:
 
     Raises
     ------
-    BadAnswerError
+    BadReplyError
         Naming those that are missing or too many.
     """
     wrong = [f"{shown(name)} is no record that it may have" for name in content if name not in kinds]
     wrong += [f"record {name!r} is missing" for name, kind in kinds.items() if not isinstance(content.get(name), kind)]
     if wrong:
-        raise BadAnswerError(in_a_line(wrong))
+        raise BadReplyError(in_a_line(wrong))
 
 
 @dataclass
-class Answers:
+class ReplyChecker:
     """What the sites of one run may answer.
 
     Parameters
@@ -99,7 +99,7 @@ class Answers:
                     raise BadValuesError(f"sent NaN or infinity in {', '.join(map(shown, lost[:NAMED]))}")
                 wrong.append(text)
             if wrong:
-                raise BadAnswerError(in_a_line(wrong))
+                raise BadReplyError(in_a_line(wrong))
             arrays = vectors.meant
             if bad := {name: most for name, most in magnitudes(arrays).items() if not most <= largest}:
                 lost = [name for name, most in bad.items() if not most < math.inf]
@@ -107,7 +107,7 @@ class Answers:
                 raise BadValuesError(f"sent {what} in {', '.join(map(repr, lost or bad))}")
             text = unfit(vectors.written) if vectors.rounded else ""
             if text := text or self.messages.algorithm.unfit(arrays, context, self.messages.d):
-                raise BadAnswerError(text)
+                raise BadReplyError(text)
             metrics = plain(content, "metrics", ConfigRecord)
             self._evaluated(site, metrics, asked=evaluate)
             return TrainReply(arrays, metrics, Cost.of(cost))
@@ -125,10 +125,10 @@ class Answers:
         for label, name in names.items():
             if record := plain(content, name, ConfigRecord):
                 if not metrics:
-                    raise BadAnswerError("sent evidence, and no evaluation")
+                    raise BadReplyError("sent evidence, and no evaluation")
                 n, positives, fewest = self._size(site, label)
                 if wrong := Reported.wrong(record, n, positives, grouped=fewest > 1):
-                    raise BadAnswerError(in_a_line(wrong))
+                    raise BadReplyError(in_a_line(wrong))
                 found[label] = Reported.of(record)
         return EvaluateReply(metrics, found)
 
@@ -141,7 +141,7 @@ class Answers:
         found = {label: plain(answer.content, names[label], ConfigRecord) for label in asked}
         for label, record in found.items():
             if wrong := Spread.wrong(record, *self._size(site, label)[:2]):
-                raise BadAnswerError(in_a_line(wrong))
+                raise BadReplyError(in_a_line(wrong))
         return {label: Spread.of(record) for label, record in found.items()}
 
     @cached_property
@@ -166,7 +166,7 @@ class Answers:
         if not metrics:
             return
         if not asked:
-            raise BadAnswerError("sent an evaluation that nobody asked for")
+            raise BadReplyError("sent an evaluation that nobody asked for")
         form = self._form or Form({name: value for name, value in metrics.items() if split(name)[0] in METRICS})
         diverging = {name: value for name in form.diverging if isinstance(value := metrics.get(name), float)}
         wrong = record_errors({**metrics, **dict.fromkeys(diverging, 0.0)}, form.schema)
@@ -178,7 +178,7 @@ class Answers:
         changed = [name for name, count in counts.items() if count != before.get(name)]
         wrong = wrong or [f"{name} = {shown(counts[name])}: it was {shown(before.get(name))}" for name in changed]
         if wrong:
-            raise BadAnswerError(in_a_line(wrong))
+            raise BadReplyError(in_a_line(wrong))
         for name, value in diverging.items():
             if not abs(value) <= self.loss_bound:
                 bound = f"loss-bound = {self.loss_bound:g}"

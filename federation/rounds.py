@@ -13,15 +13,15 @@ from flwr.serverapp.strategy import Result
 
 from edelweiss.federation.algorithm import phases_of
 from edelweiss.federation.average import Mean
-from edelweiss.federation.broadcast import Downlink
+from edelweiss.federation.broadcast import Broadcast
 from edelweiss.federation.checkpoints import Checkpoints, Snapshot
 from edelweiss.federation.encoding import Encoding
 from edelweiss.federation.errors import DivergedError, StrategyError, naming_round
-from edelweiss.federation.final_evaluation import LastEvaluation
+from edelweiss.federation.final_evaluation import FinalEvaluation
 from edelweiss.federation.messages import order
-from edelweiss.federation.observer import Nobody, Observer
-from edelweiss.federation.replies import Answers
-from edelweiss.federation.returned_iterate import Output
+from edelweiss.federation.observer import NullObserver, Observer
+from edelweiss.federation.replies import ReplyChecker
+from edelweiss.federation.returned_iterate import ReturnedIterate
 from edelweiss.federation.run_messages import RunMessages
 from edelweiss.federation.sites import Reply, Site
 from edelweiss.federation.wire import magnitudes, pack
@@ -99,7 +99,7 @@ class Rounds:
     evaluate_every: int = 1
     loss_bound: float = math.inf
     project: Callable[[Tensor], Tensor] | None = None
-    observer: Observer = field(default_factory=Nobody)
+    observer: Observer = field(default_factory=NullObserver)
     head: int | None = None
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
     problem: Problem | None = None
@@ -122,15 +122,15 @@ class Rounds:
             raise StrategyError(f"num_rounds = {self.count}: a run has at least one round")
         algorithm = self.algorithm
         which = "last" if algorithm.stages_output else algorithm.output
-        self.output = Output(which, self.count, algorithm.seed)
+        self.output = ReturnedIterate(which, self.count, algorithm.seed)
         self.total_weight = sum(site.weight for site in self.exchange.sites)
         start = dict(self.start)
         sites = len(self.exchange.sites)
         messages = RunMessages(algorithm, start, self.count, sites, self.problem, self.head, self.encoding)
-        self.downlink = Downlink(messages, self.exchange.sites)
+        self.broadcast = Broadcast(messages, self.exchange.sites)
         self._memory_from: dict[str, int] = {}  # where in the run each site's memory is from, by name
         example = self.problem.example() if self.problem else None
-        self.answers = Answers(messages, example, self.loss_bound, self.evidence)
+        self.answers = ReplyChecker(messages, example, self.loss_bound, self.evidence)
         if self.checkpoints.last is None:
             self.buffers = {BUFFERS: start.pop(BUFFERS)} if BUFFERS in start else {}
             if algorithm.splits_model:
@@ -175,10 +175,10 @@ class Rounds:
                 result.evaluate_metrics_serverapp[r] = MetricRecord({**metrics})  # type: ignore[dict-item]
                 with naming_round(r, self.count):
                     self._require_convergence(metrics)
-            self.checkpoints.reached(self.snapshot(r))
+            self.checkpoints.save_if_due(self.snapshot(r))
         model = self._returned()
         result.arrays = pack(model)
-        result.evaluate_metrics_clientapp[self.count] = LastEvaluation(self, model, result.arrays).play()
+        result.evaluate_metrics_clientapp[self.count] = FinalEvaluation(self, model, result.arrays).play()
         return result
 
     def _round(self, r: int) -> Arrays:
@@ -209,16 +209,16 @@ class Rounds:
 
         The phase that opens a round carries the evaluation of the model that the round begins with.
         """
-        r, every, down = context.round, self.evaluate_every, self.downlink
+        r, every, down = context.round, self.evaluate_every, self.broadcast
         wanted = opens and r > 1 and every > 0 and (r - 1) % every == 0
         model = self.model()
         scanned = magnitudes(model)
         read = self.answers.to_training(context, max(scanned.values(), default=0.0), evaluate=wanted)
-        told = order({**self.train_config, **self.checkpoints.standing(r), "evaluate": wanted}, context)
+        told = order({**self.train_config, **self.checkpoints.memory_fields(r), "evaluate": wanted}, context)
         known = {id(model[name]): most for name, most in scanned.items()}
         # The messages have no name here: the exchange drops each when it has been answered.
         replies = self.exchange(
-            down.messages(self.state, self.buffers, context, told, known), read=read, first_come=down.first_come
+            down.messages(self.state, self.buffers, context, told, known), read=read, shuffle=down.shuffle
         )
         return self.aggregate(context, replies, work, evaluated)
 
@@ -300,9 +300,9 @@ class Rounds:
     def snapshot(self, server_round: int) -> Snapshot:
         """Return what `_restore` needs to go on after this round."""
         output = {} if self.output.which == "last" else self.output.model
-        parts = {"state": self.state, "buffers": self.buffers, "residual": self.downlink.residual, "output": output}
+        parts = {"state": self.state, "buffers": self.buffers, "residual": self.broadcast.residual, "output": output}
         tensors = {f"{part}/{name}": vector for part, arrays in parts.items() for name, vector in arrays.items()}
-        facts = {"sending-order": self.downlink.sending_order, "memories": dict(self._memory_from)}
+        facts = {"sending-order": self.broadcast.shuffle_state, "memories": dict(self._memory_from)}
         return Snapshot(server_round, tensors, facts)
 
     def _restore(self, snapshot: Snapshot) -> None:
@@ -311,6 +311,6 @@ class Rounds:
             part, _, name = key.partition("/")
             parts[part][name] = vector
         self.done, self.state, self.buffers = snapshot.round, parts["state"], parts["buffers"]
-        self.downlink.residual, self.downlink.sending_order = parts["residual"], snapshot.facts["sending-order"]
+        self.broadcast.residual, self.broadcast.shuffle_state = parts["residual"], snapshot.facts["sending-order"]
         self.output.model = self.model() if self.output.which == "last" else parts["output"]
         self._memory_from = dict(snapshot.facts["memories"])

@@ -1,4 +1,4 @@
-"""The shapes of a message's vectors, which arrays are held against before any value is read."""
+"""Shapes and types of a message's vectors, checked before any value is read."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class Vector(NamedTuple):
 
     @classmethod
     def of(cls, tensor: Tensor) -> Vector:
-        """Describe a vector."""
+        """Return the shape and type of a tensor."""
         return cls(tuple(tensor.shape), NAMES[tensor.dtype])
 
     @property
     def bytes(self) -> int:
-        """Of its values."""
+        """Bytes of its values."""
         return math.prod(self.shape) * int(getattr(torch, self.dtype).itemsize)
 
     def __str__(self) -> str:
@@ -55,17 +55,17 @@ def shapes_of(arrays: Arrays) -> Shapes:
 
 
 def misfits(record: Mapping[str, Any], allowed: Iterable[Shapes]) -> str:
-    """Say why arrays fit none of these shapes, by those that come nearest; empty if they fit.
+    """Describe how arrays differ from the closest of the allowed shapes; empty if they match one.
 
     Parameters
     ----------
     record : mapping
-        Flower's ``ArrayRecord``; no byte of its arrays' values is read.
+        Flower's ``ArrayRecord``; no values are read.
     allowed : iterable of Shapes
-        At least one; taken one by one, until one fits.
+        At least one; consumed until one matches.
     """
     nearest: list[str] | None = None
-    arrays = dict(record.items())  # Flower's own mapping takes ten times as long at each look
+    arrays = dict(record.items())  # a look-up in Flower's own mapping takes ten times as long
     for one in allowed:
         if not (wrong := _wrong(arrays, one)):
             return ""
@@ -75,7 +75,7 @@ def misfits(record: Mapping[str, Any], allowed: Iterable[Shapes]) -> str:
 
 
 def sound(array: Array) -> bool:
-    """Whether an array's bytes are those of a vector such as it says it is, of a type that algorithms use."""
+    """Whether an array's bytes match its declared shape and type, and algorithms use that type."""
     if array.dtype not in DTYPES or min(array.shape, default=0) < 0:
         return False
     return not _wrong({"": array}, {"": Vector(tuple(array.shape), array.dtype)})
@@ -83,7 +83,7 @@ def sound(array: Array) -> bool:
 
 @lru_cache(maxsize=1024)
 def _written(vector: Vector) -> tuple[bytes, int]:
-    """Return what an array that holds a vector begins with, and how many bytes it has in all."""
+    """Return the first bytes of a serialised vector, and its length in bytes."""
     start = header(vector.dtype, vector.shape)
     return start, len(start) + vector.bytes
 

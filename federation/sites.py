@@ -1,4 +1,4 @@
-"""A site as the coordinator knows it, and its answer."""
+"""A site as the coordinator knows it, and its reply."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ if TYPE_CHECKING:
     from edelweiss.problems import Arrays
 
 
-@dataclass(frozen=True, eq=False)  # it is one object in a run, and a key of many dictionaries
+@dataclass(frozen=True, eq=False)  # one object per site and run, used as a dictionary key
 class Site:
     """A site as the coordinator knows it.
 
     Attributes
     ----------
     index : int
-        0 to K-1, in the order of the sites' names; with the seed it fixes the site's random stream.
+        0 to K-1, in the order of the sites' names; with the seed it determines the site's random streams.
     name : str
-        What its operator calls it.
+        The name given by its operator.
     node_id : int
-        Flower's address of it, different in every run.
+        Flower's node id, different in every run.
     weight : float
         Its part in averages: 1, or its number of training samples (``weighting = "examples"``); 0 for a site that
         contributes nothing (`problems.Problem.idle`).
     held_out : int, optional
-        How many samples it evaluates on, as it said before the run.
+        Its number of held-out samples, as reported before the run.
     """
 
     index: int
@@ -37,7 +37,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Reply:
-    """What one site answered in one phase."""
+    """A site's reply in one phase."""
 
     site: Site
     arrays: Arrays

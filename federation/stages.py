@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-MOST_STEPS = 10**6  # local steps of a round
-STAGES_TRIED = 10_000  # by then a growth that is worth the name has done its work
+MOST_STEPS = 10**6  # most local steps of a round
+STAGES_TRIED = 10_000  # most stages examined for too many steps
 
 
 @dataclass(frozen=True)
 class RoundContext:
-    """Where a run stands; every hook of an algorithm gets one, on both sides.
+    """The position of a phase in its run, passed to every hook on both sides.
 
     Attributes
     ----------
@@ -30,17 +30,17 @@ class RoundContext:
     starts_stage, ends_stage : bool
         Whether this is the first or the last round of its stage.
     rate : float
-        What step sizes are multiplied with: η_s / η_1.
+        η_s / η_1, which multiplies the step sizes.
     local_steps : int
-        q_s, steps between two synchronisations.
+        q_s, local steps between two communications.
     iteration : int
-        Local steps before this round of one phase, at a site that took part in all.
+        Local steps before this round, in one phase, at a site with full participation.
     round_in_stage : int
         1 in the first round of a stage.
     sites : int
         K, all sites of the run.
     total_weight : float
-        Of all K sites, whether they take part or not; known to the server only.
+        Sum of the weights of all K sites, participating or not; known only to the server.
     """
 
     round: int
@@ -81,19 +81,19 @@ class Stages:
     growth: float = 1.0
     steps_growth: float = 1.0
 
-    @lru_cache(maxsize=1024)  # noqa: B019  a handful of values, which both halves ask for again and again
+    @lru_cache(maxsize=1024)  # noqa: B019  few values, requested often
     def context(self, round: int, rounds: int, phase: str = "train", sites: int = 0) -> RoundContext:
-        """Return where round ``round`` of ``rounds`` stands, with K ``sites``; the last round always ends a stage.
+        """Return the context of round ``round`` of ``rounds`` with K ``sites``; the last round always ends a stage.
 
         Raises
         ------
         ValueError
-            For a round that there is not.
+            For a round outside 1 to ``rounds``.
         """
         if not 1 <= round <= rounds:
             raise ValueError(f"round = {round}: a run of {rounds} rounds has rounds 1 to {rounds}")
         iteration = 0
-        for stage, start, length, steps in self._each(rounds):  # noqa: B007  used behind it
+        for stage, start, length, steps in self._each(rounds):  # noqa: B007  used after the loop
             if round < start + length:
                 break
             iteration += length * steps
@@ -112,20 +112,20 @@ class Stages:
         )
 
     def beyond(self, rounds: int) -> tuple[int, int] | None:
-        """Return the first round that would take more than `MOST_STEPS` local steps, and how many; None without one."""
+        """Return the first round with more than `MOST_STEPS` local steps, and their number; None without one."""
         if not self.iterations or self.steps_growth == 1:
             return None
         stages = islice(self._each(rounds), STAGES_TRIED)
         return next(((start, steps) for _, start, _, steps in stages if steps > MOST_STEPS), None)
 
     def _each(self, rounds: int) -> Iterator[tuple[int, int, int, int]]:
-        """Yield each stage of a run: its number, its first round, how many it has, and their local steps."""
+        """Yield for each stage its number, first round, number of rounds, and local steps per round."""
         stage, start = 1, 1
         while start <= rounds:
             steps = math.floor(self.local_steps * self.steps_growth ** (stage - 1) + 0.5)
             length = rounds + 1 - start
             if self.iterations:
-                # Less a trifle: 50 · 1.1 is a little over 55 in floating point, and would make 56 rounds of one step.
+                # The tolerance is for rounding: 50 · 1.1 is slightly above 55.
                 wanted = math.ceil(self.iterations * self.growth ** (stage - 1) / steps - 1e-6)
                 length = min(length, max(1, wanted))
             yield stage, start, length, steps

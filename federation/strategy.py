@@ -13,7 +13,7 @@ from edelweiss.federation.checkpoints import Checkpoints
 from edelweiss.federation.encoding import Encoding
 from edelweiss.federation.errors import StrategyError
 from edelweiss.federation.exchange import Exchange
-from edelweiss.federation.observer import Nobody, Observer
+from edelweiss.federation.observer import NullObserver, Observer
 from edelweiss.federation.rounds import Rounds
 from edelweiss.federation.sites import Site
 from edelweiss.federation.wire import pack, unpack
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class FederatedStrategy(Algorithm, Strategy):
-    """The base of all algorithms: what `Algorithm` says, and a ``start`` that any Flower ServerApp can call."""
+    """The base of all algorithms: an `Algorithm` with a ``start`` that any Flower ServerApp can call."""
 
     def start(
         self,
@@ -61,30 +61,29 @@ class FederatedStrategy(Algorithm, Strategy):
         grid : Grid
             Any engine's.
         initial_arrays : ArrayRecord
-            The starting model as flat vectors (`federation.pack`): x, and y and buffers where there are such.
+            The starting model as flat vectors (`federation.pack`): x, and y and buffers if the problem has them.
         num_rounds : int
             R.
         timeout : float
-            Seconds to wait for the sites in one exchange; used when no ``exchange`` is given.
+            Seconds to wait for the sites in one exchange, if no ``exchange`` is given.
         train_config, evaluate_config : ConfigRecord, optional
-            What goes with every message: the fields of a `datasets.DataSummary`. A site refuses unknown keys.
+            Sent with every message: the fields of a `datasets.DataSummary`. A site rejects unknown keys.
         evaluate_fn : callable, optional
             Evaluates a model at the server, after each round.
         exchange : Exchange, optional
-            How messages travel and which sites they go to; default: to all nodes of the grid, needing all answers
-            within ``timeout``.
+            Default: all nodes of the grid, all of which must reply within ``timeout``.
         evaluate_every, loss_bound, project, observer, head, checkpoints, problem, evidence, other, encoding
             See `Rounds`.
 
         Returns
         -------
         Result
-            Flower's: ``arrays`` is the model that ``output`` asks for.
+            Flower's; ``arrays`` is the model chosen by ``output``.
 
         Raises
         ------
         RunError
-            When the run cannot go on; every round before that has been reported to the observer.
+            If the run cannot continue; all earlier rounds have been reported to the observer.
         """
         if exchange is None:
             sites = [Site(i, str(node), node) for i, node in enumerate(sorted(grid.get_node_ids()))]
@@ -100,7 +99,7 @@ class FederatedStrategy(Algorithm, Strategy):
             evaluate_every=evaluate_every,
             loss_bound=loss_bound,
             project=project,
-            observer=observer or Nobody(),
+            observer=observer or NullObserver(),
             head=head,
             checkpoints=checkpoints or Checkpoints(),
             problem=problem,
@@ -109,10 +108,10 @@ class FederatedStrategy(Algorithm, Strategy):
             encoding=encoding or Encoding(),
         ).play()
 
-    # Flower's own loop would call these one by one. They need the state of a run, which belongs to its `Rounds`.
+    # Flower's own loop would call these, but the state of a run belongs to its `Rounds`.
 
     def _only_start(self, *arguments: object, **keywords: object) -> NoReturn:
-        raise StrategyError(f"{self.name} has no run in progress: call start(), which plays all rounds")
+        raise StrategyError(f"{self.name} has no run in progress: call start(), which runs all rounds")
 
     configure_train = aggregate_train = configure_evaluate = aggregate_evaluate = _only_start
 

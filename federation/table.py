@@ -1,6 +1,6 @@
-"""The table of an algorithm's messages: which vectors go down to a site, come up from it, and stay there.
+"""The table of an algorithm's messages: the vectors sent down to a site, up from it, and kept there.
 
-An algorithm declares it once, as its class variable ``messages``; these are the rows of a kind of CODASCA::
+An algorithm declares it as its class variable ``messages``, for example::
 
     messages = Table(
         both(x="d", y="p"),
@@ -9,16 +9,16 @@ An algorithm declares it once, as its class variable ``messages``; these are the
         kept(ckx="d", cky="p", round=COUNT, of="control variates"),
     )
 
-A row has conditions, and vectors by name with their lengths. What a site may be sent, what a coordinator may be
-answered, how many bytes that is, what a site's memory takes, which vectors may be rounded, and what the pages say of an
-algorithm all follow from the table; `federation.run_messages` resolves it for a run.
+A row has conditions and vectors with their lengths. The checks on both sides, the traffic, the size of a site's memory,
+the vectors that may be rounded, and the docs all follow from the table; `federation.run_messages` resolves it for a
+run.
 
-A length is a symbol for each axis, or a number; the type, where it is not x's, stands before it ("uint8 m"):
+A length is a symbol or a number for each axis, after the type if that is not x's ("uint8 m"):
 
 ======  ==============================================================================
 ``d``   all of x, the parameters
-``p``   y, the dual variable; in a problem without one the vector does not exist
-``b``   the body of x, which lies before the head
+``p``   y, the dual variable; without one, the vector does not exist
+``b``   the body of x, before the head
 ``h``   the head of x
 ``i``   the value of an inner function (`problems.capabilities.InnerFunction`)
 ``t``   the terms of a `problems.capabilities.ClosedFormDual`, and ``c`` its denominators
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
     from edelweiss.federation.stages import RoundContext
 
 COUNT = "int64 1"
-"""The length of a whole number: a round, a count of steps."""
+"""The length of an integer: a round, a number of steps."""
 
 Lengths = Mapping[str, str]
-"""Names of vectors, with their lengths."""
+"""Lengths of vectors, by name."""
 
 Way = Literal["down", "up", "kept", "final"]
 Use = Literal["summed", "relayed", "in the clear"]
@@ -50,7 +50,7 @@ Use = Literal["summed", "relayed", "in the clear"]
 
 @dataclass(frozen=True)
 class When:
-    """A condition of a row, in words for the pages, and as a function of the algorithm and the round."""
+    """A condition of a row: in words for the docs, and as a function of algorithm and context."""
 
     words: str
     holds: Callable[[Any, RoundContext], bool]
@@ -69,29 +69,29 @@ def given(name: str) -> When:
 
 @dataclass(frozen=True)
 class Row:
-    """Vectors that are in a message, or in a site's memory, together.
+    """Vectors that occur together in a message or in a site's memory.
 
     Attributes
     ----------
     way : str
-        ``"down"``, ``"up"``, ``"kept"`` (what a site remembers after a phase), or ``"final"`` (down for the last
-        evaluation; an algorithm without such a row sends the run's model).
+        ``"down"``, ``"up"``, ``"kept"`` (a site's memory after a phase), or ``"final"`` (down for the final evaluation;
+        without such a row, the run's model is sent).
     vectors : mapping
-        Names and lengths.
+        Lengths by name.
     phase : str
-        Of which phase's messages; a pattern as file names have it.
+        The phases it applies to, as a glob pattern.
     when : tuple of When
-        All of them hold, or the row is not there.
+        Conditions, all of which must hold.
     of : str
         What the vectors are, in words for a hospital's engineer.
     estimate : bool
-        Whether they are control variates or running estimates, the same to all sites, which errors of either sign do no
-        harm: ``wire-estimators`` may round them to 8 bits.
+        Whether they are control variates or running estimates, equal for all sites and robust to unbiased errors:
+        ``wire-estimators`` may round them to 8 bits.
     use : str
-        What the coordinator needs of an answer: ``"summed"`` (only the weighted sum over the sites), ``"relayed"`` (it
-        passes them on to other sites), ``"in the clear"`` (each site's own).
+        How the coordinator uses a reply: ``"summed"`` (only the weighted sum over the sites), ``"relayed"`` (passed on
+        to other sites), ``"in the clear"`` (each site's own).
     lost : tuple of mapping
-        What may come in their place where something was lost on the way: an answer, or a site's memory.
+        Alternatives after a loss of a reply or of a site's memory.
     """
 
     way: Way
@@ -105,16 +105,16 @@ class Row:
 
     @property
     def relays(self) -> bool:
-        """Whether a site is sent these vectors of its neighbours one by one, as "x-3", with their ``weights``."""
+        """Whether a site receives these vectors of each neighbour, as "x-3", with their ``weights``."""
         return self.use == "relayed" and self.way != "up"
 
     def holds(self, algorithm: object, context: RoundContext) -> bool:
-        """Whether the row is there, in a phase of a round."""
+        """Whether the row applies in this phase and round."""
         return fnmatchcase(context.phase, self.phase) and all(one.holds(algorithm, context) for one in self.when)
 
 
 class Table:
-    """The rows of an algorithm; ``Parent.messages + Table(...)`` adds some to a parent's."""
+    """The rows of an algorithm; ``Parent.messages + Table(...)`` extends a parent's."""
 
     def __init__(self, *rows: Row | tuple[Row, ...]) -> None:
         self.rows: tuple[Row, ...] = tuple(one for row in rows for one in ((row,) if isinstance(row, Row) else row))
@@ -128,7 +128,7 @@ class Table:
         return (row for row in self.rows if row.way == way)
 
     def in_phase(self, phase: str) -> Table:
-        """Return the same rows, for one phase."""
+        """Return the same rows for one phase."""
         return Table(*(replace(row, phase=phase) for row in self.rows))
 
     @property
@@ -150,7 +150,7 @@ def down(
     lost: Lengths | tuple[Lengths, ...] = (),
     **vectors: str,
 ) -> Row:
-    """Declare what a site is sent."""
+    """Declare vectors sent to a site."""
     return Row("down", vectors, phase, when, of, estimate, lost=_several(lost))
 
 
@@ -163,22 +163,22 @@ def up(
     lost: Lengths | tuple[Lengths, ...] = (),
     **vectors: str,
 ) -> Row:
-    """Declare what a site answers."""
+    """Declare vectors of a site's reply."""
     return Row("up", vectors, phase, when, of, estimate, use, _several(lost))
 
 
 def both(*when: When, phase: str = "*", of: str = "", estimate: bool = False, **vectors: str) -> tuple[Row, Row]:
-    """Declare what a site answers, and, under these conditions, is sent."""
+    """Declare vectors of a site's reply that are also, under these conditions, sent to it."""
     return Row("down", vectors, phase, when, of, estimate), Row("up", vectors, phase, (), of, estimate)
 
 
 def kept(*when: When, phase: str = "*", of: str = "", **vectors: str) -> Row:
-    """Declare what a site remembers after a phase, until its next message."""
+    """Declare vectors that a site keeps after a phase until its next message."""
     return Row("kept", vectors, phase, when, of)
 
 
 def final(**vectors: str) -> Row:
-    """Declare what a site is sent for the last evaluation, in place of the run's model."""
+    """Declare vectors sent for the final evaluation in place of the run's model."""
     return Row("final", vectors)
 
 
@@ -197,7 +197,7 @@ def sends(algorithm: Algorithm | type[Algorithm]) -> str:
 
 
 def remembers(algorithm: Algorithm | type[Algorithm]) -> str:
-    """Return what stays at a site between messages, in words; empty for nothing."""
+    """Return the vectors that a site keeps, in words; empty for none."""
     return _in_words(algorithm, "kept")
 
 

@@ -1,4 +1,4 @@
-"""Named vectors on the wire: one Flower ``Array`` each, in NumPy's own file format, copied once on the way out."""
+"""Serialisation of named vectors as Flower ``Array`` objects, in NumPy's file format."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 R = TypeVar("R", ArrayRecord, ConfigRecord, MetricRecord, RecordDict)
 
-LARGEST = 1e18  # the square of what is larger overflows, and so will whatever is made of it
+LARGEST = 1e18  # the square of a larger number nearly overflows float32
 _EMPTY: dict[type, Any] = {kind: kind() for kind in (ArrayRecord, ConfigRecord, MetricRecord, RecordDict)}
 
-# Received bytes are read in place; nobody may write to them (see `unpack`), so torch need not warn that nobody can.
+# Received bytes are read in place and must not be written to (see `unpack`), so this warning is moot.
 warnings.filterwarnings("ignore", message="The given (buffer|NumPy array) is not writable", category=UserWarning)
 
 
 @lru_cache(maxsize=1024)
 def header(dtype: str, shape: tuple[int, ...]) -> bytes:
-    """Return what NumPy's file format writes before the values."""
+    """Return the header of NumPy's file format."""
     out = io.BytesIO()
     np.lib.format.write_array_header_1_0(out, {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape})
     return out.getvalue()
@@ -38,23 +38,20 @@ def header(dtype: str, shape: tuple[int, ...]) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _form(dtype: str, shape: tuple[int, ...]) -> tuple[np.dtype[Any], int, int]:
-    """Return NumPy's type of a vector, how many numbers it has, and their bytes."""
+    """Return a vector's NumPy type, number of entries, and bytes."""
     kind, count = np.dtype(dtype), math.prod(shape)
     return kind, count, count * kind.itemsize
 
 
 def record(kind: type[R], values: Mapping[str, Any]) -> R:
-    """Make a Flower record of values that the caller knows to be of its types.
-
-    Flower's constructors check value by value, which takes longer than everything else that is done to a small message.
-    """
+    """Make a Flower record without Flower's check of each value, which dominates the cost of a small message."""
     made: R = _EMPTY[kind].copy()
     made.__dict__["_data"] = dict(values)
     return made
 
 
 def pack(arrays: Arrays) -> ArrayRecord:
-    """Serialise named vectors; ``packed[name].numpy()`` reads one anywhere."""
+    """Serialise named vectors; ``packed[name].numpy()`` reads one."""
     packed = {}
     for name, vector in arrays.items():
         values = vector.detach().cpu().contiguous().numpy()
@@ -67,7 +64,7 @@ def pack(arrays: Arrays) -> ArrayRecord:
 
 
 def unpack(packed: Mapping[str, Array], device: torch.device | str = "cpu") -> Arrays:
-    """Read named vectors without copying them; on the CPU they are views of the message and must not be written to."""
+    """Deserialise named vectors without a copy; on the CPU they are read-only views of the message."""
     arrays: Arrays = {}
     for name, array in packed.items():
         kind, count, size = _form(array.dtype, array.shape)
@@ -77,28 +74,28 @@ def unpack(packed: Mapping[str, Array], device: torch.device | str = "cpu") -> A
 
 
 def beyond(arrays: Arrays, largest: float = LARGEST) -> list[str]:
-    """Return the names of the vectors of floats with an entry that is NaN, or larger than this; one pass over each."""
+    """Return the names of the float vectors with an entry that is NaN or larger than this."""
     floats = {name: v for name, v in arrays.items() if v.is_floating_point() and v.numel()}
     return [name for name, v in floats.items() if not magnitude(v) <= largest]
 
 
 def magnitudes(arrays: Arrays) -> dict[str, float]:
-    """Return the largest absolute value of each vector of floats that has any; one pass over each."""
+    """Return the largest absolute value of each float vector that is not empty."""
     return {name: magnitude(v) for name, v in arrays.items() if v.is_floating_point() and v.numel()}
 
 
 def magnitude(vector: Tensor) -> float:
-    """Return the largest absolute value, NaN if there is one."""
+    """Return the largest absolute value; NaN if the vector has a NaN."""
     low, high = torch.aminmax(vector)
     least, most = low.item(), high.item()
     return max(-least, most) if least == least else math.nan
 
 
 def not_finite(arrays: Arrays) -> list[str]:
-    """Return the names of the vectors that hold a NaN or an infinity."""
+    """Return the names of the vectors with NaN or infinity."""
     return beyond(arrays, torch.finfo(torch.float64).max)
 
 
 def size(packed: Mapping[str, Array]) -> int:
-    """Return the bytes of the vectors themselves: the communication that the papers count."""
+    """Return the bytes of the vectors' values: the communication that papers count."""
     return sum([_form(array.dtype, array.shape)[2] for array in packed.values()])

@@ -32,11 +32,11 @@ from edelweiss.server_app.data_summary import (
 from edelweiss.server_app.data_warnings import data_warnings
 from edelweiss.server_app.evaluation import central_evaluation, common_test_set, judged_on
 from edelweiss.server_app.evidence import compared_with, evidence_of, in_words
-from edelweiss.server_app.init_model import GivenModel
+from edelweiss.server_app.init_model import InitModel
 from edelweiss.server_app.local import LocalGrid
 from edelweiss.server_app.memory_estimate import make_ready, remembered
 from edelweiss.server_app.model_file import ModelFile
-from edelweiss.server_app.preflight import Given, check
+from edelweiss.server_app.preflight import LoadedModels, check
 from edelweiss.server_app.report import Report
 from edelweiss.server_app.run_folder import RunFolder
 from edelweiss.server_app.run_state import RunState
@@ -154,13 +154,13 @@ def _coordinate(
 
 
 def _play(
-    config: RunConfig, given: Given, grid: Grid, report: Report, state: RunState, started: float
+    config: RunConfig, given: LoadedModels, grid: Grid, report: Report, state: RunState, started: float
 ) -> tuple[Arrays, dict[str, Record]]:
     """Meet the sites, build the problem, play all rounds; return the final model, and each site's facts by its name."""
     strategy, progress = config.strategy, report.progress
     exchange, sites = meet(config, grid, report, state)
     # Read here, it is that of a run that goes on from its start.
-    begins = given.start or (None if state.last else GivenModel.read(config))
+    begins = given.start or (None if state.last else InitModel.read(config))
     data_summary = agreed(config, begins, sites, state, progress)
     model_schema = what_it_means(config, data_summary, progress)
     warnings = data_warnings(config, sites, model_schema.features, progress)
@@ -231,7 +231,7 @@ def meet(config: RunConfig, grid: Grid, report: Report, state: RunState) -> tupl
         config.min_replies,
         config.on_bad_update,
         progress.warn,
-        report.heard,
+        report.on_reply,
         f"Lower {config.strategy.step_sizes}",
         progress.say,
     )
@@ -240,7 +240,7 @@ def meet(config: RunConfig, grid: Grid, report: Report, state: RunState) -> tupl
 
 
 def agreed(
-    config: RunConfig, given: GivenModel | None, sites: dict[Site, Facts], state: RunState, progress: Progress
+    config: RunConfig, given: InitModel | None, sites: dict[Site, Facts], state: RunState, progress: Progress
 ) -> DataSummary:
     """Return what holds for all sites: what their facts say, or what held when the run was stopped.
 
@@ -267,7 +267,7 @@ def leave_report(config: RunConfig, report: Report, write_report: Callable[[Path
         report.progress.warn(f"{report.folder}: the report cannot be written ({said}); all else of the run is there")
 
 
-def starting_point(problem: Problem, given: GivenModel | None, progress: Progress) -> Arrays:
+def starting_point(problem: Problem, given: InitModel | None, progress: Progress) -> Arrays:
     """Return what the sites are sent first: x, and y and buffers where there are such, by the seed or as given."""
     start = problem.initial()
     if given:

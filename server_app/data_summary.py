@@ -24,7 +24,7 @@ from edelweiss.datasets import (
 )
 from edelweiss.datasets.config import SITE
 from edelweiss.datasets.errors import examples
-from edelweiss.federation import BadAnswerError, RunError, Site
+from edelweiss.federation import BadReplyError, RunError, Site
 from edelweiss.federation.fingerprint import fingerprint
 from edelweiss.federation.replies import require_records
 from edelweiss.problems import PROBLEMS
@@ -54,7 +54,7 @@ def ask(config: RunConfig, exchange: Exchange, run: str) -> dict[int, Facts]:
         kind = {"needs_data": problem.needs_data, "multiclass": problem.multiclass}
         wrong = wrong_facts(record, config.sites, **kind, labels=max(1, len(config.several)))
         if wrong:
-            raise BadAnswerError(in_a_line(wrong))
+            raise BadReplyError(in_a_line(wrong))
         return from_record(Facts, record)
 
     asked = ConfigRecord({"app": fingerprint(), "run": run})

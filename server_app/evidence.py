@@ -19,7 +19,7 @@ from edelweiss.models.storage import atomic_writer
 from edelweiss.problems import ranks
 from edelweiss.problems.metrics import shown
 from edelweiss.problems.network import NetworkProblem
-from edelweiss.server_app.init_model import GivenModel, other_labels
+from edelweiss.server_app.init_model import InitModel, other_labels
 from edelweiss.strategies import ALGORITHMS
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def evidence_of(
     return multilabel_summary(found) if problem.labels else found[""]
 
 
-def compared_with(config: RunConfig, problem: Problem, given: GivenModel | None) -> Arrays | None:
+def compared_with(config: RunConfig, problem: Problem, given: InitModel | None) -> Arrays | None:
     """Return the model that the run is compared with: x, and buffers where there are any; None for none.
 
     Raises

@@ -32,7 +32,7 @@ NAMED = 3  # tensors that a message names; where the file is of another network 
 
 
 @dataclass(frozen=True)
-class GivenModel:
+class InitModel:
     """What ``init-from`` or ``pretrained`` names: read, and not yet fitted to a problem.
 
     Attributes
@@ -56,7 +56,7 @@ class GivenModel:
     facts: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, config: RunConfig) -> GivenModel | None:
+    def read(cls, config: RunConfig) -> InitModel | None:
         """Read the file that the run names; None where it names none.
 
         Raises

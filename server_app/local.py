@@ -169,9 +169,9 @@ class LocalGrid(Grid):
             self.hold(expected[0])
         self.states.restore(run, file, expected)
 
-    def settle(self, run: str, server_round: int) -> None:
-        """Forget what the sites of this round remembered before it, see `States.settle`."""
-        self.states.settle(run, server_round, self._asked)
+    def prune(self, run: str, server_round: int) -> None:
+        """Forget what the sites of this round remembered before it, see `States.prune`."""
+        self.states.prune(run, server_round, self._asked)
         self._asked.clear()
 
     # ------------------------------------------------------------------ Flower's Grid

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Broadcast:
+class SharedRecords:
     """Arrays on their way to one or many sites: written once, freed when the last of them has answered."""
 
     records: dict[str, ArrayRecord]
@@ -75,14 +75,14 @@ class Pool:
         self._queue: deque[Message] = deque()
         self._segments = Segments(folder, "coordinator")
         self._maps: dict[str, Segment] = {}  # answers, by path
-        self._broadcast: dict[int, Broadcast] = {}  # in use, by `_key`
+        self._broadcast: dict[int, SharedRecords] = {}  # in use, by `_key`
 
     def push(self, messages: Iterable[Message]) -> None:
         """Take messages to be answered; workers that are missing are started."""
         for message in messages:
             self._queue.append(message)
             arrays, _ = split(message.content)
-            self._broadcast.setdefault(_key(message), Broadcast(arrays)).messages += 1
+            self._broadcast.setdefault(_key(message), SharedRecords(arrays)).messages += 1
         self._start()
         self._hand_out()
 
@@ -220,5 +220,5 @@ def take(queue: deque[Message], count: int) -> list[Message]:
 
 
 def _key(message: Message) -> int:
-    """Identify what a message carries: messages to many sites share one record, see `federation.broadcast.Downlink`."""
+    """Identify a message's arrays, which messages to many sites share, see `federation.broadcast.Broadcast`."""
     return id(next(iter(records_in(message.content, ArrayRecord).values()), None))

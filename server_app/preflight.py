@@ -16,7 +16,7 @@ from edelweiss.datasets.config import SITE
 from edelweiss.federation import RunError
 from edelweiss.models import ModelError
 from edelweiss.problems import PROBLEMS
-from edelweiss.server_app.init_model import GivenModel
+from edelweiss.server_app.init_model import InitModel
 from edelweiss.server_app.trackers import require_installed
 from edelweiss.strategies import ALGORITHMS
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Given:
+class LoadedModels:
     """The models that a run is given: the one that it starts from, and the one that it is compared with."""
 
-    start: GivenModel | None = None
-    other: GivenModel | None = None
+    start: InitModel | None = None
+    other: InitModel | None = None
 
 
-def check(config: RunConfig, *, simulated: bool) -> Given:
+def check(config: RunConfig, *, simulated: bool) -> LoadedModels:
     """Check all that a run-config names on this machine, and read the models that it names.
 
     Parameters
@@ -48,7 +48,7 @@ def check(config: RunConfig, *, simulated: bool) -> Given:
         The one that was found; of several a `ConfigError`, or a `RunError` where it is not the run-config alone, with
         a line for each.
     """
-    found: dict[str, GivenModel | None] = {}
+    found: dict[str, InitModel | None] = {}
     wrong: list[Exception] = []
     for each in _checks(config, found, simulated=simulated):
         try:
@@ -63,18 +63,18 @@ def check(config: RunConfig, *, simulated: bool) -> Given:
         joined = RunError("\n".join(line for error in wrong for line in _lines(error)))
         joined.problems = tuple(wrong)
         raise joined
-    return Given(found.get("start"), found.get("other"))
+    return LoadedModels(found.get("start"), found.get("other"))
 
 
 def _checks(
-    config: RunConfig, found: dict[str, GivenModel | None], *, simulated: bool
+    config: RunConfig, found: dict[str, InitModel | None], *, simulated: bool
 ) -> Iterator[Callable[[], object]]:
     """Yield what raises one of `MISTAKES` if something is wrong; models that it reads go to ``found``."""
     problem, algorithm = PROBLEMS[config.problem], ALGORITHMS[config.algorithm]
     yield partial(require_installed, config)
     if not config.resume:
         yield partial(_writable, config)
-        yield lambda: found.update(start=GivenModel.read(config))
+        yield lambda: found.update(start=InitModel.read(config))
     yield lambda: found.update(other=compared_model(config))
     if files_named(algorithm, config.hyper):
         yield lambda: config.strategy.prepare(config.sites)
@@ -86,7 +86,7 @@ def _checks(
         yield partial(read_study, config.study)
 
 
-def compared_model(config: RunConfig) -> GivenModel | None:
+def compared_model(config: RunConfig) -> InitModel | None:
     """Read the model that a run is compared with; None where it names none.
 
     Raises
@@ -98,7 +98,7 @@ def compared_model(config: RunConfig) -> GivenModel | None:
         return None
     named = config.model_copy(update={"init_from": config.compare_with, "init_head": "keep"})
     try:
-        return GivenModel.read(named)
+        return InitModel.read(named)
     except ModelError as error:
         raise ModelError(
             str(error).replace(f"init-from = {config.compare_with!r}", f"compare-with = {config.compare_with!r}"),

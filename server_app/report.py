@@ -135,9 +135,9 @@ class Report:
         if metrics:
             record |= {"central": metrics, "seconds-evaluating": seconds}
             record |= {name: metrics[name] for name in HEADLINE if name in metrics}
-        self.heard(0, self.config.sites)
+        self.on_reply(0, self.config.sites)
 
-    def heard(self, answered: int, sites: int) -> None:
+    def on_reply(self, answered: int, sites: int) -> None:
         """Show how many sites have answered, in the last evaluation: in all others lines of rounds come and go."""
         if self.records and self.records[-1]["round"] == self.config.rounds:
             self.progress.evaluating(answered, sites)
@@ -186,7 +186,7 @@ class Report:
         except OSError as error:
             raise self._unwritten(self.folder / about.FILE, error) from None
 
-    def told(self, labels: Mapping[str, Mapping[str, evidence.Site]]) -> None:
+    def reported(self, labels: Mapping[str, Mapping[str, evidence.Site]]) -> None:
         """Keep the sites' statistics of scores, for evidence.json."""
         self.scores = dict(labels)
 

@@ -189,17 +189,17 @@ class RunState(Checkpoints):
 
     # ------------------------------------------------------------------ as a run goes
 
-    def settled(self, server_round: int) -> int:
+    def committed(self, server_round: int) -> int:
         """See `Checkpoints`. In the local engine state and memories are written together."""
         if self.every and not self.local:
             return self._written
         return server_round - 1 if self.every or not self.local else server_round
 
-    def reached(self, snapshot: Snapshot) -> None:
+    def save_if_due(self, snapshot: Snapshot) -> None:
         """Take note, and write if that is due; in any case before the sites are told that the run is over."""
         self._reached = snapshot, self.report.records[-1], self.report.checksum
         if self.local and self.every:
-            self.local.settle(self.key, snapshot.round)
+            self.local.prune(self.key, snapshot.round)
         over = snapshot.round == self.report.config.rounds and not self.local
         due = self.every and snapshot.round % self.every == 0
         due = due and self._spent + self._cost <= SHARE * (time.monotonic() - self._began)

@@ -112,7 +112,7 @@ class States:
             )
         return 0
 
-    def settle(self, run: str, server_round: int, names: Iterable[str]) -> None:
+    def prune(self, run: str, server_round: int, names: Iterable[str]) -> None:
         """Remove what these sites remembered before a round: the run will not go back behind its end.
 
         Parameters

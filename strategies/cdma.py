@@ -10,7 +10,7 @@ from pydantic import Field
 from edelweiss.federation import (
     LATER,
     AlgorithmInfo,
-    FirstCome,
+    DropsStragglers,
     Oracle,
     Table,
     When,
@@ -32,7 +32,7 @@ WITH_PREVIOUS = When("with `alpha` below 1", lambda algorithm, context: algorith
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cdma(GradientSteps, FirstCome):
+class Cdma(GradientSteps, DropsStragglers):
     """Local steps along a global direction, which the server estimates; clients keep nothing.
 
     Client k in round t, phase "direction", from x_t, y_t, x_{t-1}, y_{t-1}::

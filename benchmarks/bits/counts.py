@@ -40,7 +40,7 @@ PATTERNS = {
     "decode": r":(.*\.)?(decode|_decoded)$",
     "range scan": r":(.*\.)?(magnitude|beyond|not_finite|is_finite|finite|largest|check_range)$",
     "check of a table": r":(.*\.)?(misfits|sound|require_sound|require_records|mistakes)$",
-    "TrainRequest/TrainReply parsed": r":(TrainRequest|TrainReply|Request|Reply|Answers)\..*",
+    "TrainRequest/TrainReply parsed": r":(TrainRequest|TrainReply|Request|Reply|ReplyChecker)\..*",
     "config record parsed": r":(from_record|record_in|records_in|plain|to_record)$",
 }
 BARE = {

@@ -127,9 +127,9 @@ def test_forgetting_removes_the_file_and_an_empty_folder(tmp_path: Path) -> None
 
 def test_an_empty_memory_is_no_memory(tmp_path: Path) -> None:
     memory = Memory(str(tmp_path), "1", "a")
-    for settled in (0, 2):
+    for committed in (0, 2):
         memory.save({"c": torch.ones(3)}, (1, 0), 0)
-        memory.save({}, (2, 0), settled)
+        memory.save({}, (2, 0), committed)
         assert memory.load(CPU, LAST) == {}
     assert places(memory.folder) == []
 
@@ -142,11 +142,11 @@ def test_a_site_can_be_asked_again_from_where_the_coordinator_goes_back_to(memor
     value = iter(range(100))
     after: dict[Place, float] = {(0, 0): -1.0}
 
-    def asked(at: Place, settled: int) -> float:
+    def asked(at: Place, committed: int) -> float:
         """Answer as a site does: what it remembered before, and from then on a new number."""
         before = memory.load(CPU, at).get("n", torch.tensor(-1.0)).item()
         after[at] = float(next(value))
-        memory.save({"n": torch.tensor(after[at])}, at, settled)
+        memory.save({"n": torch.tensor(after[at])}, at, committed)
         return before
 
     rounds = [(r, p) for r in (1, 2, 3) for p in (0, 1)]
@@ -322,19 +322,19 @@ def test_a_process_killed_while_keeping_leaves_a_whole_model(tmp_path: Path) -> 
 def test_whoever_is_asked_again_begins_with_what_was_remembered_before(tmp_path: Path, data: st.DataObject) -> None:
     """Its answer was lost, or the coordinator goes back to the last round that it has stored; rounds have two phases.
 
-    It may miss messages. At the end of a round that is stored, or not: what is settled is an earlier one then.
+    It may miss messages. At the end of a round that is stored, or not: what is committed is an earlier one then.
     """
     memory = Memory(str(tmp_path / secrets.token_hex(4)), "run", "north")
     remembered: dict[Place, float] = {}
-    settled, asked, at = 0, 0, (1, 0)
+    committed, asked, at = 0, 0, (1, 0)
     for step in range(data.draw(st.integers(1, 15))):
         if at[0] > asked:  # in a new round
-            settled = data.draw(st.sampled_from([settled, *range(max(settled, asked), at[0])]))
+            committed = data.draw(st.sampled_from([committed, *range(max(committed, asked), at[0])]))
         before = [remembered[place] for place in sorted(remembered) if place < at]
         found = memory.load(CPU, at)
         assert [float(vector) for vector in found.values()] == before[-1:]
-        memory.save({"n": torch.tensor(float(step))}, at, settled)
+        memory.save({"n": torch.tensor(float(step))}, at, committed)
         remembered = {place: value for place, value in remembered.items() if place < at} | {at: float(step)}
         asked = at[0]
         later = [(asked, 1), (asked + 1, 0), (asked + 2, 0)] if at[1] == 0 else [(asked + 1, 0), (asked + 1, 1)]
-        at = data.draw(st.sampled_from([at, (settled + 1, 0), *later]))
+        at = data.draw(st.sampled_from([at, (committed + 1, 0), *later]))

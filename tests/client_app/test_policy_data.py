@@ -57,7 +57,7 @@ def test_what_holds_for_a_whole_run_stays(tmp_path: Path, other: dict[str, Any])
         assert not train(grid)
         for kind in ("train", "evaluate"):
             assert "is other than before" in train(grid, kind, **other)
-        assert not train(grid, round=2, settled=1)
+        assert not train(grid, round=2, committed=1)
     with hospital.run() as grid:
         assert not train(grid, **other)
 

@@ -1,4 +1,4 @@
-"""Answers about several sets of patients: no combination of them is about a few."""
+"""Replies about several sets of patients: no combination of them is about a few."""
 
 from __future__ import annotations
 

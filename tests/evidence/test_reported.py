@@ -169,6 +169,6 @@ def test_a_site_with_an_impossible_record_is_left_out(change: tuple[str, Any], t
         grid.change, progress = change, Progress(quiet=True)
         progress.warn = said.append  # type: ignore[method-assign]
         result = coordinate(grid.config, grid, progress)
-    assert any(f"site 'site-1' gave a bad answer: {change[0]}" in text for text in said)
+    assert any(f"site 'site-1' gave a bad reply: {change[0]}" in text for text in said)
     assert "site-1" not in json.loads((result.folder / "evidence.json").read_bytes())["sites"]
     assert "site-1" not in result.metrics[-1]["sites"]

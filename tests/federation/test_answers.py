@@ -9,8 +9,8 @@ import pytest
 from flwr.app import ConfigRecord, RecordDict
 
 from edelweiss.datasets import wrong_facts
-from edelweiss.federation import BadAnswerError, Site
-from edelweiss.federation.replies import Answers
+from edelweiss.federation import BadReplyError, Site
+from edelweiss.federation.replies import ReplyChecker
 
 if TYPE_CHECKING:
     from flwr.app import Message
@@ -26,11 +26,11 @@ def test_an_evaluation_is_over_no_more_samples_than_are_held_out(n: int) -> None
     site = Site(0, "north", 1, held_out=HELD_OUT)
     content = RecordDict({"metrics": ConfigRecord({"loss": 0.5, "n": n})})
     said = cast("Message", SimpleNamespace(content=content))
-    answers = Answers(cast("RunMessages", None))  # a last evaluation has no vectors
+    answers = ReplyChecker(cast("RunMessages", None))  # a last evaluation has no vectors
     if n <= HELD_OUT:
         answers.to_the_end(site, said, said)
     else:
-        with pytest.raises(BadAnswerError, match=f"n = {n}: it has {HELD_OUT} samples to evaluate on"):
+        with pytest.raises(BadReplyError, match=f"n = {n}: it has {HELD_OUT} samples to evaluate on"):
             answers.to_the_end(site, said, said)
 
 

@@ -14,7 +14,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from hypothesis import HealthCheck, given, settings
 
 from edelweiss.common import record_errors
-from edelweiss.federation import RunError, unpack
+from edelweiss.federation import TooFewRepliesError, unpack
 from edelweiss.problems.metrics_record import record_schema
 from tests.federation.changes import arrays, packed, records, values
 from tests.federation.meddler import JOBS, VICTIM, at_the_coordinator, at_the_site, chosen, configs, meddler
@@ -187,7 +187,7 @@ FACTS: list[tuple[str, object, str]] = [
 def test_facts_that_cannot_be_name_the_site_before_the_run_begins(key: str, value: object, said: str) -> None:
     told = at_the_coordinator("codasca", 0, put("facts", key, value))
     assert told is not None
-    assert "site 'node 1' gave a bad answer: " in told
+    assert "site 'node 1' gave a bad reply: " in told
     assert said in told
 
 
@@ -198,7 +198,7 @@ QUESTIONS: list[tuple[str, object, str]] = [
     ("sites", 4, "sites = 4: "),
     ("name", "../../evil", "name = '../../evil': must be"),
     ("run", "../x", "run = '../x': "),
-    ("settled", 2, "settled = 2: "),
+    ("committed", 2, "committed = 2: "),
     ("prior", 0.0, "prior = 0.0: "),
     ("prior", 1.0, "prior = 1.0: "),
     ("scale", [0.0] * 30, "scale = [0.0, 0.0, 0.0"),
@@ -250,15 +250,16 @@ def test_a_site_that_answers_for_another_is_left_out(pretended: int, monkeypatch
 
         monkeypatch.setattr(grid, "pull_messages", pulling)
         grid.play()
-    assert [text for text in grid.said if f"it says that it is from node {pretended}, and node 1 was asked" in text]
+    assert [text for text in grid.said if f"node {pretended}, but node 1 was asked" in text]
 
 
 def test_min_replies_decides_whether_a_run_goes_on() -> None:
     change = put("arrays", "x", packed(np.zeros(1, np.float32)))
     with meddler("codasca", **{"min-replies": 3}) as grid:
         grid.on_its_way_back[1] = change
-        with pytest.raises(RunError, match=r"2 of 3 sites gave a usable answer, 3 are needed \(min-replies=2"):
+        with pytest.raises(TooFewRepliesError, match="min-replies=2") as few:
             grid.play()
+    assert (few.value.value, few.value.allowed) == (2, 3)
 
 
 def test_a_share_that_rounding_made_larger_than_1_is_one() -> None:

@@ -8,7 +8,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.task_identity import TaskIdentity
 
-from edelweiss.federation.batching import PARCEL, SMALL, answer_in_kind, opened, wrapped
+from edelweiss.federation.batching import PARCEL, SMALL, opened, reply_in_kind, wrapped
 
 
 def content(values: int = 12) -> RecordDict:
@@ -70,6 +70,6 @@ def test_a_site_answers_in_kind(sent: RecordDict) -> None:
         assert asked.content == content()
         return Message(RecordDict({"metrics": MetricRecord({"loss": 1.0})}), reply_to=asked)
 
-    given = answer_in_kind(message(sent), Context(7, 5, {}, RecordDict(), {}), answer)
+    given = reply_in_kind(message(sent), Context(7, 5, {}, RecordDict(), {}), answer)
     assert (PARCEL in given.content) == (PARCEL in sent)
     assert opened(given.content)["metrics"]["loss"] == 1.0

@@ -111,7 +111,7 @@ def question(run: RunConfig, kind: str = "train", model: Arrays | None = None, /
     told: dict[str, object] = {**to_record(DataSummary(shape=(FEATURES,), prior=0.3)), "app": fingerprint(), "site": 0}
     told["sites"] = run.sites
     told |= {"round": run.rounds if last else 1, "phase": strategy.phases[-1 if last else 0], "name": "north"}
-    told |= {"run": "key", "settled": 0, **({} if last else {"evaluate": False}), **facts}
+    told |= {"run": "key", "committed": 0, **({} if last else {"evaluate": False}), **facts}
     problem = run.build_problem(run.setting(DataSummary(shape=(FEATURES,)), "cpu", site=0))
     messages = RunMessages(strategy, problem.initial(), run.rounds, run.sites, problem)
     context = messages.context(min(run.rounds, int(str(told["round"]))), str(told["phase"]))

@@ -24,7 +24,7 @@ from edelweiss.models import ModelError, build, networks
 from edelweiss.models.storage import read_facts, write_tensors
 from edelweiss.problems.network import NetworkProblem
 from edelweiss.server_app import Result, simulate
-from edelweiss.server_app.init_model import GivenModel
+from edelweiss.server_app.init_model import InitModel
 from edelweiss.strategies import ALGORITHMS
 from tests.said import has, lines
 from tests.server_app.sites import hospitals, images, job, run_at, site_job, table, write_table
@@ -110,7 +110,7 @@ def test_scalars_stay_with_a_kept_head_of_the_same_problem(
 
 def given_start(config: RunConfig, data_summary: DataSummary) -> tuple[dict[str, Tensor], str, NetworkProblem]:
     """Return what a run would send its sites first, what it would say of it, and its problem."""
-    given, problem = GivenModel.read(config), config.build_problem(config.setting(data_summary, "cpu"))
+    given, problem = InitModel.read(config), config.build_problem(config.setting(data_summary, "cpu"))
     assert given
     assert isinstance(problem, NetworkProblem)
     return *given.start(problem), problem
@@ -345,7 +345,7 @@ def test_torchvisions_weights_are_a_start(tmp_path: Path) -> None:
     for name, tensor in theirs.state_dict().items():
         assert torch.equal(state[name], drawn[name] if name in anew else tensor), name
     assert [*start["x"][-2:].tolist(), *start["y"].tolist()] == [0, 0, 0], "a, b and α at their start"
-    given = GivenModel.read(config)
+    given = InitModel.read(config)
     assert given
     assert given.standardising(data_summary) == data_summary, "by the moments of the sites' own images"
 

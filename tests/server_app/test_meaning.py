@@ -18,7 +18,7 @@ from edelweiss.models import ModelError
 from edelweiss.models.storage import read_facts, write_tensors
 from edelweiss.problems.trained_model import TrainedModel
 from edelweiss.server_app import simulate
-from edelweiss.server_app.init_model import GivenModel
+from edelweiss.server_app.init_model import InitModel
 from tests.said import has, lines
 from tests.server_app.sites import NAMES, STUDY, hospitals, job, run_at, site_job, with_study
 
@@ -121,7 +121,7 @@ def test_a_file_that_cannot_be_used_is_refused_in_a_line(
 def test_a_newer_file_is_none_to_start_from_either(model: Path, tmp_path: Path) -> None:
     file = rewritten(model, tmp_path / "model.safetensors", format=4)
     with pytest.raises(ModelError, check=has("format 4", value=file)):
-        GivenModel.read(RunConfig.parse(job(tmp_path, init_from=str(file))))
+        InitModel.read(RunConfig.parse(job(tmp_path, init_from=str(file))))
 
 
 def test_a_run_folder_that_is_not_complete(model: Path, tmp_path: Path) -> None:

@@ -288,10 +288,10 @@ class Apart(Elsewhere):
         messages = list(messages)
         config = messages[0].content.config_records["config"]
         if messages[0].metadata.message_type == "train":
-            assert int(str(config["settled"])) < int(str(config["round"])), "whoever is asked again has forgotten"
+            assert int(str(config["committed"])) < int(str(config["round"])), "whoever is asked again has forgotten"
         if messages[0].metadata.message_type != "query":
             stored = int(StoredTensors.read(self.state).facts["round"]) if self.state.exists() else 0
-            self.told.append((int(str(messages[0].content.config_records["config"]["settled"])), stored))
+            self.told.append((int(str(messages[0].content.config_records["config"]["committed"])), stored))
         return self._grid.push_messages(messages)
 
 
@@ -319,7 +319,7 @@ def test_no_site_is_told_to_forget_what_it_may_be_asked_for_again(tmp_path: Path
         apart = Apart(grid, tmp_path / "runs" / "apart")
         coordinate(config, apart, Progress(quiet=True))  # type: ignore[arg-type]
     assert len(apart.told) == 5
-    assert all(0 <= Checkpoints().settled(r) < r for r in range(1, 5))
+    assert all(0 <= Checkpoints().committed(r) < r for r in range(1, 5))
 
 
 # ---------------------------------------------------------------------- what cannot be

@@ -31,7 +31,7 @@ def first(algorithm: str, site: int, seed: int = 0, **keys: Any) -> torch.Tensor
     config = RunConfig.parse({"algorithm": algorithm, "problem": "auc", "hidden": 4, "seed": seed, **keys})
     opened = OpenSite(config, SiteConfig.parse({"partition-id": site}))
     request = Request(
-        round=3, phase="train", site=site, name=f"site-{site}", sites=3, run="", settled=0, data_summary=COHORT
+        round=3, phase="train", site=site, name=f"site-{site}", sites=3, run="", committed=0, data_summary=COHORT
     )
     return opened.fresh(request)["head"]
 

@@ -54,7 +54,7 @@ def hospitals(folder: Path, counts: Mapping[str, tuple[int, int]] = SITES) -> li
 def opened(config: RunConfig, data_summary: DataSummary, place: str) -> tuple[NetworkProblem, Batch]:
     """Return the objective of a hospital as its app trains on it, and all its training samples."""
     request = Request(
-        round=1, phase="train", site=0, name="", sites=config.sites, run="", settled=0, data_summary=data_summary
+        round=1, phase="train", site=0, name="", sites=config.sites, run="", committed=0, data_summary=data_summary
     )
     here = OpenSite(config, SiteConfig.parse({"data-dir": place}))
     problem, samples = here.own_problem(request), here.samples(request)[0]

@@ -12,7 +12,7 @@ from hypothesis import assume, given, settings
 
 from edelweiss.config import ConfigError, RunConfig
 from edelweiss.federation import RoundContext, Stages
-from edelweiss.federation.returned_iterate import Output
+from edelweiss.federation.returned_iterate import ReturnedIterate
 from edelweiss.strategies.codasca import Codasca
 from edelweiss.strategies.fedavg import FedAvg
 from tests.reference.algorithms import TRIFLE, plan
@@ -142,4 +142,4 @@ def test_a_stage_has_a_round_at_least_however_long_a_round_is() -> None:
 
 
 def test_a_round_that_is_drawn_may_be_any_of_them() -> None:
-    assert {Output("random", 3, seed).drawn for seed in range(50)} == {1, 2, 3}
+    assert {ReturnedIterate("random", 3, seed).drawn for seed in range(50)} == {1, 2, 3}

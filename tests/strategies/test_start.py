@@ -19,7 +19,7 @@ from edelweiss.strategies.local_sgda import LocalSGDA
 from tests.reference import algorithms as reference
 from tests.reference.games import SaddleGame
 
-TOLD = {"app", "round", "phase", "site", "sites", "name", "run", "settled", "evaluate"}
+TOLD = {"app", "round", "phase", "site", "sites", "name", "run", "committed", "evaluate"}
 """What a message's config has besides what it was given: a site cannot know it."""
 
 SITES, ROUNDS = 3, 4
@@ -104,7 +104,7 @@ def test_the_steps_of_flowers_own_loop_are_refused_with_one_line(hook: str) -> N
     """Their state belongs to a run, which `start` plays."""
     with pytest.raises(StrategyError) as refusal:
         getattr(OWN, hook)(1, pack({}), ConfigRecord(), None)
-    assert str(refusal.value) == "local-sgda has no run in progress: call start(), which plays all rounds"
+    assert "local-sgda has no run in progress" in str(refusal.value)
 
 
 def test_every_algorithm_is_a_flower_strategy_that_can_be_built_without_arguments() -> None:
