@@ -152,7 +152,12 @@ def local(algorithm: str, problem: str, rounds: int) -> tuple[float, float]:
     with tempfile.TemporaryDirectory() as folder:
         job = {key: value for key, value in JOB.items() if "." not in key}
         job |= {"algorithm": algorithm, "problem": problem, "sites": SITES, "rounds": rounds, "workers": 1}
-        job |= {"sampler": "uniform", "data-root": os.environ["EDELWEISS_DATA"], "runs-dir": folder}
+        job |= {
+            "sampler": "uniform",
+            "auc.normalise": False,
+            "data-root": os.environ["EDELWEISS_DATA"],
+            "runs-dir": folder,
+        }
         records = simulate(job | steps | own).metrics[1:]
     seconds, samples = (sum(float(record[name]) for record in records) for name in ("seconds", "samples"))
     return seconds, samples / BATCH

@@ -49,6 +49,8 @@ JOB: dict[str, Any] = {
     "algorithm": "codasca",
     "codasca.lr": 0.1,
     "problem": "auc",
+    "auc.normalise": False,
+    "sampler": "uniform",
     "thin-share": 0.1,
     "partition": "iid",
     "sites": SITES,

@@ -90,8 +90,7 @@ class StackedOracle(Differences):
         sizes = self._stackable(self._dealer.sizes)
         batch = self._dealer.samples.batch(positions.flatten())
         inputs, labels = (part.view(*positions.shape, *part.shape[1:]) for part in batch)
-        weights = self._dealer.weights(labels, self.problem.dtype)
-        return (inputs, labels, *self._weights(weights, sizes))
+        return (inputs, labels, *self._weights(self._dealer.weights(labels), sizes))
 
     def _joined(self, batches: Sequence[Batch | None]) -> Batch | None:
         """Return the clients' batches as one, with a leading axis."""
@@ -100,7 +99,7 @@ class StackedOracle(Differences):
             return None
         sizes = self._stackable([len(batch[1]) for batch in drawn])
         inputs, labels = (torch.stack([_filled(batch[place], max(sizes)) for batch in drawn]) for place in (0, 1))
-        return (inputs, labels, *self._weights([part for batch in drawn for part in batch[2:]], sizes))
+        return (inputs, labels, *self._weights([batch[2] if len(batch) > 2 else None for batch in drawn], sizes))
 
     def _stackable(self, sizes: list[int]) -> list[int]:
         """Return how many samples each client's batch has, if they can be computed together."""
@@ -108,13 +107,14 @@ class StackedOracle(Differences):
             raise UnevenError
         return sizes
 
-    def _weights(self, own: Sequence[Tensor], sizes: Sequence[int]) -> Iterator[Tensor]:
-        """Yield the weights (K, n) of batches that are filled up to one length, if they have any or need some."""
-        if not own and len(set(sizes)) == 1:
+    def _weights(self, own: Sequence[Tensor | None], sizes: Sequence[int]) -> Iterator[Tensor]:
+        """Yield the weights (K, n) of batches that are filled up to one length, if any has weights or was filled up."""
+        if len(set(sizes)) == 1 and all(part is None for part in own):
             return
-        length = max(sizes)
-        own = own or [torch.ones(size, device=self.problem.device, dtype=self.problem.dtype) for size in sizes]
-        yield torch.stack([pad(part * (length / len(part)), (0, length - len(part))) for part in own])
+        length, problem = max(sizes), self.problem
+        parts = [torch.ones(size) if part is None else part for part, size in zip(own, sizes, strict=True)]
+        parts = [part.to(problem.device, problem.dtype) * (length / len(part)) for part in parts]
+        yield torch.stack([pad(part, (0, length - len(part))) for part in parts])
 
     def _many(self) -> Batch:
         many = self._joined([oracle.draw_many() for oracle in self.oracles])
@@ -238,14 +238,10 @@ class _Dealer:
             sampler.skip(self._size, self._used)
         self._decided, self._used = (), 0
 
-    def weights(self, labels: Tensor, dtype: torch.dtype) -> list[Tensor]:
-        """Return the weights that belong to the batches dealt last, with these labels (K, n), if there are any."""
-        first = self._samplers[0]  # all are of one kind
-        if first.weights(labels[0, : self.sizes[0]]) is None:
-            return []
+    def weights(self, labels: Tensor) -> list[Tensor | None]:
+        """Return the weights that belong to the batches dealt last, with these labels (K, n); None for equal ones."""
         drawn = zip(self._samplers, labels, self.sizes, strict=True)
-        weights = [sampler.weights(own[:count]) for sampler, own, count in drawn]
-        return [own.to(dtype) for own in weights if own is not None]
+        return [sampler.weights(own[:count]) for sampler, own, count in drawn]
 
 
 def _filled(part: Tensor, length: int) -> Tensor:

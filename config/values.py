@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field
 from edelweiss.common import Registry, unknown
 from edelweiss.datasets import PARTITIONS, SAMPLERS, SOURCES
 from edelweiss.datasets.config import FILES
+from edelweiss.datasets.samplers import AUTO
 from edelweiss.models import MODELS
 from edelweiss.problems import PROBLEMS
 from edelweiss.strategies import ALGORITHMS
@@ -96,4 +97,4 @@ ProblemName = Annotated[str, AfterValidator(OneOf("problem", PROBLEMS))]
 ModelName = Annotated[str, AfterValidator(OneOf("model", MODELS))]
 DatasetName = Annotated[str, AfterValidator(OneOf("dataset", SOURCES, FILES))]
 PartitionName = Annotated[str, AfterValidator(OneOf("partition", PARTITIONS))]
-SamplerName = Annotated[str, AfterValidator(OneOf("sampler", ("auto", *SAMPLERS)))]
+SamplerName = Annotated[str, AfterValidator(OneOf("sampler", (AUTO, *SAMPLERS)))]

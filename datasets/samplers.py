@@ -21,6 +21,7 @@ Mark = tuple[tuple["Ints", int], ...]
 """The epoch's order and the number of rows drawn, for each kind of rows."""
 
 SAMPLERS = ("uniform", "fixed-positives")
+AUTO = "auto"
 AHEAD = 512  # rows previewed ahead, approximately
 
 
@@ -146,6 +147,11 @@ class Sampler:
             deck.back(place)
 
 
+def are_rare(count: int, rows: int, positives: int, batch_size: int) -> bool:
+    """Return whether ``"auto"`` fixes the positives of each batch, with `count` among the rows."""
+    return 0 < count * batch_size < positives * rows and positives < batch_size
+
+
 def make_sampler(name: str, labels: Tensor, batch_size: int, positives: int, generator: torch.Generator) -> Sampler:
     """Make a sampler over a set of rows.
 
@@ -157,7 +163,8 @@ def make_sampler(name: str, labels: Tensor, batch_size: int, positives: int, gen
         with new epochs, for each round. ``"fixed-positives"``: `positives` rows of label 1, then ``batch_size -
         positives`` others, each kind with its own epochs. With several labels a row is positive if any is. A kind
         smaller than its quota is returned whole; without any positives a batch is of others. The weights restore both
-        kinds' shares among all rows.
+        kinds' shares among all rows. ``"auto"``: fixed-positives where `positives` are more than a uniform batch holds
+        on average, and there are any; else uniform.
     labels
         Shape (n,) or (n, L) int64, the labels of the rows.
     batch_size
@@ -177,7 +184,7 @@ def make_sampler(name: str, labels: Tensor, batch_size: int, positives: int, gen
     DataError
         For an unknown name, a size out of range, or no rows.
     """
-    if name not in SAMPLERS:
+    if name not in (AUTO, *SAMPLERS):
         allowed = ", ".join(SAMPLERS)
         raise DataError.plain(f"unknown sampler {name!r}; allowed: {allowed}.{hint(name, SAMPLERS)}")
     if batch_size < 1:
@@ -185,10 +192,10 @@ def make_sampler(name: str, labels: Tensor, batch_size: int, positives: int, gen
     if not len(labels):
         raise DataError.plain("this site has no training rows to draw a batch from")
     labels = labels.cpu()
-    if name == "uniform":
+    positive = any_positive(labels)
+    if name == "uniform" or (name == AUTO and not are_rare(int(positive.sum()), len(labels), positives, batch_size)):
         return Sampler([_Deck(np.arange(len(labels)), generator)], batch_size)
     if not 1 <= positives <= batch_size:
         raise DataError.plain(f"positives per batch is {positives}; it must be from 1 to the batch size, {batch_size}")
-    positive = any_positive(labels)
     decks = [_Deck(np.flatnonzero(rows.numpy()), generator) for rows in (positive, ~positive)]
     return Sampler(decks, batch_size, positives / batch_size, positive.double().mean().item())

@@ -97,7 +97,7 @@ class Problem(HasOptions, ABC):
     several : bool
         Whether it supports several binary labels; it then optimises the mean of their objectives.
     sampler : str
-        The default sampler, a name in ``datasets.SAMPLERS``.
+        The default sampler, a name in ``datasets.SAMPLERS``, or ``"auto"``: fixed-positives where these are rare.
     dual_scalars : tuple of str
         Names of the entries of y in a model's file, if they have any.
     terms : int

@@ -24,6 +24,7 @@ from edelweiss.datasets import (
 )
 from edelweiss.datasets.config import SITE
 from edelweiss.datasets.errors import examples
+from edelweiss.datasets.samplers import AUTO, are_rare
 from edelweiss.federation import BadReplyError, RunError, Site
 from edelweiss.federation.fingerprint import fingerprint
 from edelweiss.federation.replies import require_records
@@ -247,6 +248,8 @@ def _tell(config: RunConfig, facts: Mapping[str, Facts], progress: Progress) -> 
         progress.warn(text)
     if config.thin_share and PROBLEMS[config.problem].needs_data and not config.data().thin_share:
         progress.say(f"thin-share = {config.thin_share:g} is not applied: it is for two classes of simulated sites")
+    if text := _rare(config, facts):
+        progress.say(text)
     for line in dict.fromkeys(note for one in facts.values() for note in one.notes if config.dataset != SITE):
         progress.say(line)
     for name, one in facts.items():
@@ -268,6 +271,22 @@ def _tell(config: RunConfig, facts: Mapping[str, Facts], progress: Progress) -> 
         if one.missing:
             filled = "the mean over all sites" if config.standardise else "0, because standardise = false"
             progress.say(f"site {name!r}: {one.missing} missing values, imputed by {filled}")
+
+
+def _rare(config: RunConfig, facts: Mapping[str, Facts]) -> str:
+    """Say where ``sampler = "auto"`` fixes the positives of each batch; empty where it does not."""
+    b, m = config.positives_per_batch, config.batch_size
+    counts = {
+        name: max(one.label_positives) if one.label_positives else one.positives or 0 for name, one in facts.items()
+    }
+    rare = [name for name, count in counts.items() if are_rare(count, facts[name].examples or 0, b, m)]
+    if config.sampler != AUTO or not rare:
+        return ""
+    where = "all sites" if len(rare) == len(facts) else examples(rare)
+    return (
+        f'sampler = "auto": positives are rare at {where}, so {b} of the {m} samples of each batch are positive there, '
+        "weighted back to the site's share"
+    )
 
 
 def require_enough(problem: Problem, sites: Mapping[Site, Facts], progress: Progress) -> None:

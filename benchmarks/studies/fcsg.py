@@ -39,7 +39,9 @@ def _auprc(steps: tuple[float, float], *, fedavg: tuple[float, float], coda: tup
     """Return the methods of the AUPRC studies."""
     return (
         method("fedavg", *fedavg, full=STEPS, label="fedavg-bce", settings={"problem": "bce"}),
-        method("coda-plus", *coda, full=STEPS, settings={"problem": "auc"}),
+        method(
+            "coda-plus", *coda, full=STEPS, settings={"problem": "auc", "auc.normalise": False, "sampler": "uniform"}
+        ),
         *_fcsg(*steps),
     )
 
