@@ -49,10 +49,10 @@ app.evaluate()(partial(answered, "evaluate"))
 
 def call(message: Message, context: Context) -> Message:
     """Let the app answer in this process; an exception becomes an error answer, as in Flower's own engines."""
-    return _surviving(message, partial(in_kind, message, context, _answer))
+    return _surviving(message, partial(in_kind, message, context, answer))
 
 
-def _answer(message: Message, context: Context) -> Message:
+def answer(message: Message, context: Context) -> Message:
     """Answer a message of any kind."""
     if (kind := message.metadata.message_type) in KINDS:  # Flower's app would do no more
         return answered(kind, message, context)
@@ -68,7 +68,7 @@ def call_together(messages: Sequence[Message], contexts: Sequence[Context]) -> l
     """Answer the messages of a phase to several sites of this machine, with local updates done side by side."""
     if len(messages) == 1 or messages[0].metadata.message_type != "train":
         each = zip(messages, contexts, strict=True)
-        return [_surviving(message, partial(_answer, message, context)) for message, context in each]
+        return [_surviving(message, partial(answer, message, context)) for message, context in each]
     from edelweiss.client_app.request_pipeline import Passage
     from edelweiss.client_app.vectorised import updated
 

@@ -65,7 +65,7 @@ def own_maps(site: OpenSite, request: Request, model: Arrays) -> list[Entry | No
 
     It is for the site itself, and no part of what it tells.
     """
-    problem, held_out = PROBLEMS[site.run.problem], site.samples(request)[1]
+    problem, held_out = PROBLEMS[site.run.problem], site.in_run(request).samples[1]
     if not issubclass(problem, NetworkProblem) or not ranks(problem) or problem.log_odds or held_out is None:
         return None
     if not len(held_out):
@@ -124,7 +124,7 @@ def differing(site: OpenSite, request: EvaluateRequest, model: Arrays, other: Ar
 
 def _forget(site: OpenSite, request: Request) -> None:
     """Forget the scores of a site, whose memory others of this process may need."""
-    if (held_out := site.samples(request)[1]) is not None:
+    if (held_out := site.in_run(request).samples[1]) is not None:
         _SCORES.pop(held_out, None)
 
 
@@ -140,7 +140,7 @@ def _among(own: list[Counts], merged: tuple[Counts, Counts]) -> bool:
 
 def _scored(site: OpenSite, request: Request, model: Arrays) -> tuple[Floats, Floats]:
     """Return scores and labels of the held-out samples, both of shape (n, L); an unknown label is negative."""
-    problem, held_out = site.problem(request), site.samples(request)[1]
+    problem, held_out = site.in_run(request).problem, site.in_run(request).samples[1]
     assert isinstance(problem, NetworkProblem), "others give no evidence"
     assert held_out is not None, "a network is evaluated on samples"
     digest = hashlib.blake2b(torch.cat([model["x"], problem.buffers()]).cpu().numpy().data).digest()
@@ -156,7 +156,7 @@ def _scored(site: OpenSite, request: Request, model: Arrays) -> tuple[Floats, Fl
 def _scored_by_other(site: OpenSite, request: Request, other: Arrays) -> Floats:
     """Return the scores of the model that the run is compared with; the problem has its statistics afterwards."""
     if "buffers" in other:
-        site.problem(request).load_buffers(other["buffers"])
+        site.in_run(request).problem.load_buffers(other["buffers"])
     return _scored(site, request, other)[0]
 
 

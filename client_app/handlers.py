@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import time
-from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -50,26 +49,26 @@ def describe(request: None, site: OpenSite) -> Outgoing:
 def train(request: TrainRequest, site: OpenSite) -> Steps[Outgoing]:
     """Evaluate what was received, if asked to, then do the algorithm's part of this round."""
     started, clock = time.perf_counter(), time.monotonic()
-    strategy, problem, encoding = site.strategy, site.problem(request), site.run.encoding
+    here, strategy, encoding = site.in_run(request), site.strategy, site.run.encoding
+    problem, own = here.problem, here.own_problem
     context = strategy.context(request.round, site.run.rounds, request.phase, request.sites)
     sent = request.sent.on(problem.device)
-    store, place = site.memory(request), (request.round, strategy.phases.index(request.phase))
+    store, place = here.memory(), (request.round, strategy.phases.index(request.phase))
     if site.run.remembers and (text := store.shortage()):
         raise RefusedError(f"{text}: make room before the run goes on")
     memory = store.load(problem.device, before=place)
     began = store.latest(before=place) if memory else None
-    residual, fresh = taken(memory), partial(site.fresh, request)
+    residual = taken(memory)
 
     _load_statistics(problem, sent, memory)
-    metrics = site.evaluation(request, strategy.personal(sent, memory, fresh)) if request.evaluate else {}
-    own = site.own_problem(request)
+    metrics = here.evaluation(strategy.personal(sent, memory, here.fresh)) if request.evaluate else {}
 
     def oracle() -> SiteOracle:
-        random, samples = stream(site.run.seed, request.site, *place), site.samples(request)[0]
-        return SiteOracle.open(site.run, own, samples, random, fresh, problem, Limits.of(site, clock))
+        random, samples = stream(site.run.seed, request.site, *place), here.samples[0]
+        return SiteOracle.open(site.run, own, samples, random, here.fresh, problem, Limits.of(site, clock))
 
     done = yield Update(strategy=strategy, problem=own, sent=sent, memory=memory, oracle=oracle, context=context)
-    reply, memory, declared = done.reply, done.memory, site.messages(request)
+    reply, memory, declared = done.reply, done.memory, here.messages
     declared.require_declared("up", reply, context)
     declared.require_declared("kept", memory, context)
     if (statistics := problem.buffers()).numel():
@@ -108,15 +107,16 @@ def evaluate(request: EvaluateRequest, site: OpenSite) -> Outgoing:
     Asked again, because its reply was lost or the coordinator was stopped, the site takes that. So it does when it is
     asked to compare two models, which follows from what all sites replied before.
     """
-    strategy, problem = site.strategy, site.problem(request)
+    here, strategy = site.in_run(request), site.strategy
+    problem = here.problem
     sent = request.sent.on(problem.device)
-    store = site.memory(request)
+    store = here.memory()
     memory = store.load(problem.device, before=(request.round + 1, 0))
     taken(memory)  # rounding errors are no part of a model
     own = {} if memory else store.kept(problem.device)
     kept_here = "buffers" in (memory or own)
     statistics = _load_statistics(problem, sent, memory or own)
-    model = own or strategy.personal(sent, memory, partial(site.fresh, request))
+    model = own or strategy.personal(sent, memory, here.fresh)
     data = site.data()
     shared = site.run.share_model and data is not None and not strategy.personalised
     mine = dict(model) if strategy.personalised or shared else {}
@@ -126,7 +126,7 @@ def evaluate(request: EvaluateRequest, site: OpenSite) -> Outgoing:
     if request.merged:
         answer = Outgoing.records(**differing(site, request, model, other))
     else:
-        metrics = site.evaluation(request, model)
+        metrics = here.evaluation(model)
         reported = told(site, request, model, other, evaluated=bool(metrics)) if site.gives_evidence else {}
         answer = Outgoing.records(metrics=metrics, **reported)
         more = any(

@@ -57,7 +57,7 @@ class Batches:
     samples: Samples | None
     sampler: Sampler | None
     generator: torch.Generator
-    augmentation: Augmentation
+    augmentation: Augmentation | None
     notes: bool = False
     drawn: int = 0
 

@@ -88,7 +88,7 @@ class SiteOracle(Differences):
         self._batch: Batch | None = None  # of the last gradient
         self._used = 0  # batches that gradients were taken on
         notes = limits is not None and limits.fewest > 0
-        self._batches = Batches(problem, samples, sampler, generator, augmentation or Augmentation(), notes)
+        self._batches = Batches(problem, samples, sampler, generator, augmentation or None, notes)
         self._loader = Loader(self._batches, batch_size) if self._batches.slow(batch_size) else None
         self._ahead: Iterator[Batch] = iter(())
         self._count = 8
@@ -227,7 +227,8 @@ class SiteOracle(Differences):
 
     def _noted(self, batch: Batch | None) -> Batch | None:
         """Return the batch, or a fresh one, after counting a gradient on it and seeding what the model draws."""
-        self.require_time()
+        if self._limits is not None:
+            self._limits.require_time()
         batch = batch if batch is not None else self.draw()
         if batch is not self._batch:
             self._batch, self._used = batch, self._used + 1

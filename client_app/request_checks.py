@@ -161,7 +161,7 @@ def _data_summary(
 
 def _wrong_arrays(incoming: Incoming, request: Request, site: OpenSite) -> list[str]:
     """Return what is wrong with the vectors of a message that says the truth about itself."""
-    record, messages, sent = incoming.content[ARRAYS], site.messages(request), request.sent
+    record, messages, sent = incoming.content[ARRAYS], site.in_run(request).messages, request.sent
     strategy = site.strategy
     context = strategy.context(request.round, site.run.rounds, request.phase, request.sites)
     if isinstance(request, EvaluateRequest):
@@ -172,7 +172,7 @@ def _wrong_arrays(incoming: Incoming, request: Request, site: OpenSite) -> list[
         return [text]
     other = request.other if isinstance(request, EvaluateRequest) else NONE
     if other.arrays:
-        problem = site.problem(request)
+        problem = site.in_run(request).problem
         if isinstance(problem, NetworkProblem) and (text := other.misfit([shapes_of(problem.model())])):
             return [f"of the other model: {text}"]
     if context not in sent.checked:

@@ -253,38 +253,13 @@ class OpenSite:
         warnings = tuple(doubt.public[:LONGEST_NOTE] for doubt in data.warnings[:MOST_NOTES])
         return protected(replace(facts, notes=notes, warnings=warnings), data, self.policy)
 
-    def messages(self, request: Request) -> RunMessages:
-        """Return the messages of this run; their lengths are the same at all sites, so site 0's will do."""
-        return self._messages(request.data_summary, request.sites)
+    def in_run(self, request: Request) -> InRun:
+        """Return the site in its place in the run that a request is of."""
+        return self._in_run(*request.lasting)
 
     @cached_property
-    def _messages(self) -> latest[RunMessages]:
-        run = self.run
-
-        def resolved(data_summary: DataSummary, sites: int) -> RunMessages:
-            problem = cached_problem(*self._problem_key(data_summary, 0))
-            return run_messages(self.strategy, run.rounds, sites, problem, run.encoding)
-
-        return latest(resolved)
-
-    def evaluation(self, request: Request, model: Arrays) -> Metrics:
-        """Evaluate a model on the held-out samples; empty where there are none, or too few by the site's own rules.
-
-        Of a hospital's own patients groups are told, unless its operator lets each be told.
-        """
-        problem, data, held_out = self.own_problem(request), self.data(), self.samples(request)[1]
-        if data is None or held_out is None:
-            return problem.metrics(model["x"], model.get("y"), None)
-        if not len(held_out) or (self.guarded and no_evaluation(data, self.policy)):
-            return {}
-        if self.exact:
-            return problem.metrics(model["x"], model.get("y"), held_out)
-        parts = [
-            replace(held_out, rows=held_out.rows[part.to(held_out.rows.device)])
-            for part in dealt_once(self.data_config)
-        ]
-        told = [problem.metrics(model["x"], model.get("y"), part) if len(part) else {} for part in parts]
-        return coarse(told, len(held_out), self.policy.fewest_of_each_class) if all(told) else {}
+    def _in_run(self) -> latest[InRun]:
+        return latest(partial(InRun, self))
 
     @cached_property
     def form(self) -> tuple[tuple[int, ...], int] | None:
@@ -302,60 +277,96 @@ class OpenSite:
             return None
         return loaded_once(self.data_config, max(0, self.node.partition_id), self.run.sites)
 
-    def samples(self, request: Request) -> tuple[Samples | None, Samples | None]:
-        """Return training and held-out samples, standardised with the moments of all sites."""
-        if not PROBLEMS[self.run.problem].needs_data:
-            return None, None
-        data = self.data() if self.guarded else None
-        return self._prepared(request.data_summary, hidden_labels(data, self.policy) if data else ())
 
-    @cached_property
-    def _prepared(self) -> latest[tuple[Samples, Samples]]:
-        data, part = self.data(), max(0, self.node.partition_id)
-        if data is None or not self.stays_open:
-            return latest(partial(prepared_once, self.data_config, part, self.run.sites, self.device))
-        return latest(partial(prepared, data, self.device))
+@dataclass(frozen=True, eq=False)
+class InRun:
+    """A site in its place in a run: the objects that both determine, each made once.
 
-    def problem(self, request: Request) -> Problem:
-        """Return the problem; sites that share a process share a network."""
-        return self._problem(request.data_summary, request.site)
+    Attributes
+    ----------
+    site : OpenSite
+        The site.
+    key, index, name, sites, data_summary
+        What stays the same for the whole run, see `Request.lasting`.
+    """
 
-    @cached_property
-    def _problem(self) -> latest[Problem]:
-        return latest(lambda data_summary, site: cached_problem(*self._problem_key(data_summary, site)))
+    site: OpenSite
+    key: str
+    index: int
+    name: str
+    sites: int
+    data_summary: DataSummary
 
-    def own_problem(self, request: Request) -> Problem:
-        """Return the problem as this site trains and evaluates its own model: with its own p, where y is its own."""
-        problem = self.problem(request)
-        if not self.strategy.own_dual:
-            return problem
-        train, _ = self.samples(request)
-        return problem if train is None else problem.of_site(train.targets())
-
-    def fresh(self, request: Request) -> Arrays:
-        """Return what this site starts with: its head, a random one of its own if the algorithm says so, and y."""
-        return self.problem(request).fresh(request.site if self.strategy.own_heads else None)
-
-    def memory(self, request: Request) -> Memory:
-        """Return the site's memory; another algorithm's or model's is none of its own."""
-        d = self._dimension(request.data_summary, request.site)
-        return self._memory(request.run, request.name, d).opened()
-
-    @cached_property
-    def _memory(self) -> latest[Memory]:
-        # A run says where simulated sites write. Where a hospital does is for its operator to say.
-        given = self.run.state_dir if self.node.partition_id >= 0 and not self.node.data_dir else ""
-        folder = self.node.state_dir or given
-        return latest(lambda run, name, d: Memory(folder, run, name, provenance(self.run, d)))
-
-    @cached_property
-    def _dimension(self) -> latest[int]:
-        return latest(lambda data_summary, site: dimension(*self._problem_key(data_summary, site)))
-
-    def _problem_key(self, data_summary: DataSummary, site: int) -> tuple[str, Setting, Options]:
-        run = self.run
-        if PROBLEMS[run.problem].needs_data and not data_summary.shape:
+    def _problem_key(self, index: int) -> tuple[str, Setting, Options]:
+        run = self.site.run
+        if PROBLEMS[run.problem].needs_data and not self.data_summary.shape:
             raise ConfigError(
                 "message", ["it says nothing of the data: start() needs the cohort's facts as train_config"]
             )
-        return run.problem, run.setting(data_summary, self.device, site), tuple(run.options.items())
+        return run.problem, run.setting(self.data_summary, self.site.device, index), tuple(run.options.items())
+
+    @cached_property
+    def problem(self) -> Problem:
+        """The problem; sites that share a process share a network."""
+        return cached_problem(*self._problem_key(self.index))
+
+    @cached_property
+    def own_problem(self) -> Problem:
+        """The problem as this site trains and evaluates its own model: with its own p, where y is its own."""
+        train, _ = self.samples
+        own = self.site.strategy.own_dual and train is not None
+        return self.problem.of_site(train.targets()) if own else self.problem  # type: ignore[union-attr]
+
+    @cached_property
+    def messages(self) -> RunMessages:
+        """The messages of this run; their lengths are the same at all sites, so site 0's will do."""
+        site, problem = self.site, cached_problem(*self._problem_key(0))
+        return run_messages(site.strategy, site.run.rounds, self.sites, problem, site.run.encoding)
+
+    @cached_property
+    def samples(self) -> tuple[Samples | None, Samples | None]:
+        """Training and held-out samples, standardised with the moments of all sites; None for a problem without."""
+        site = self.site
+        if (data := site.data()) is None:
+            return None, None
+        hidden = hidden_labels(data, site.policy) if site.guarded else ()
+        if site.stays_open:
+            return prepared(data, site.device, self.data_summary, hidden)
+        place = max(0, site.node.partition_id), site.run.sites
+        return prepared_once(site.data_config, *place, site.device, self.data_summary, hidden)
+
+    def fresh(self) -> Arrays:
+        """Return what this site starts with: its head, a random one of its own if the algorithm says so, and y."""
+        return self.problem.fresh(self.index if self.site.strategy.own_heads else None)
+
+    def memory(self) -> Memory:
+        """Return the site's memory, as a message finds it; another algorithm's or model's is rejected."""
+        return self._memory.opened()
+
+    @cached_property
+    def _memory(self) -> Memory:
+        # A run says where simulated sites write. Where a hospital does is for its operator to say.
+        run, node = self.site.run, self.site.node
+        given = run.state_dir if node.partition_id >= 0 and not node.data_dir else ""
+        d = dimension(*self._problem_key(self.index))
+        return Memory(node.state_dir or given, self.key, self.name, provenance(run, d))
+
+    def evaluation(self, model: Arrays) -> Metrics:
+        """Evaluate a model on the held-out samples; empty where there are none, or too few by the site's own rules.
+
+        Of a hospital's own patients groups are told, unless its operator lets each be told.
+        """
+        site, problem, (_, held_out) = self.site, self.own_problem, self.samples
+        data = site.data()
+        if data is None or held_out is None:
+            return problem.metrics(model["x"], model.get("y"), None)
+        if not len(held_out) or (site.guarded and no_evaluation(data, site.policy)):
+            return {}
+        if site.exact:
+            return problem.metrics(model["x"], model.get("y"), held_out)
+        parts = [
+            replace(held_out, rows=held_out.rows[part.to(held_out.rows.device)])
+            for part in dealt_once(site.data_config)
+        ]
+        told = [problem.metrics(model["x"], model.get("y"), part) if len(part) else {} for part in parts]
+        return coarse(told, len(held_out), site.policy.fewest_of_each_class) if all(told) else {}

@@ -162,7 +162,7 @@ class RunConfig(RunKeys):
         """The labels of the run."""
         return Labels.of(self.label, self.uncertain, self.blank, self.label_preset)
 
-    @property
+    @cached_property
     def several(self) -> tuple[str, ...]:
         """The names of several labels; empty for one."""
         return self.labels.names if self.labels.several and self.dataset in OWN else ()

@@ -32,6 +32,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ class Table:
         """The names of the vectors that may be rounded to 8 bits."""
         return frozenset(name for row in self.rows if row.estimate for name in row.vectors)
 
-    @property
+    @cached_property
     def remembers(self) -> bool:
         """Whether a site keeps anything from one message to the next."""
         return any(self.of("kept"))

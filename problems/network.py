@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING, ClassVar
 
@@ -99,7 +100,7 @@ class NetworkProblem(Problem, Layers):
         start = network.vector()
         return torch.cat([start[network.head :], start.new_zeros(len(self.scalars) * self.scalar_size)])
 
-    @property
+    @cached_property
     def labels(self) -> tuple[str, ...]:
         """The names of several labels; empty for one."""
         return self.setting.data_summary.labels if self.several else ()

@@ -210,7 +210,7 @@ class LocalGrid(Grid):
                 gc.freeze()
             told = [record_in(message.content, "config", ConfigRecord) for message in messages]
             self._asked |= {str(record.get("name", "")) for record in told}
-        if trains and not self._pool:
+        if trains and not self._pool and self.workers > 1:
             self._pool = self._started(messages[0])
         if trains and self._pool:
             self._pool.push(messages)
@@ -250,9 +250,8 @@ class LocalGrid(Grid):
         """Return a pool of workers if the run is to have one; decided by the first training message."""
         arrays = [array for record in records_in(message.content, ArrayRecord).values() for array in record.values()]
         d = max((math.prod(array.shape) for array in arrays), default=0)
-        if self.workers > 1 and not (self.config.workers or processes_pay(self.config, d, self.workers, self._method)):
+        if not (self.config.workers or processes_pay(self.config, d, self.workers, self._method)):
             self.workers = 1
-        if self.workers == 1:
             return None
         return Pool(self.workers, self._method, str(self.scratch.path), self.contexts, self.stack)
 

@@ -166,7 +166,7 @@ def test_a_run_says_where_simulated_sites_write_and_never_where_a_hospital_does(
     private = tmp_path / "temporary" / f"edelweiss-{os.getuid()}"
     own_data = {"data-dir": "data", "partition-id": 0, "num-partitions": 1}
     for node, folder in (({"data-dir": "data"}, private), (own_data, private), ({"partition-id": 0}, Path("/theirs"))):
-        path = OpenSite(config, SiteConfig.parse(node)).memory(request).folder
+        path = OpenSite(config, SiteConfig.parse(node)).in_run(request).memory().folder
         assert path == folder / "run-7" / "north.memory"
 
 

@@ -15,7 +15,7 @@ from scipy.stats import t
 from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
 
 from edelweiss.client_app import evidence as at_the_site
-from edelweiss.client_app.app import call
+from edelweiss.client_app.app import answer
 from edelweiss.common import Value
 from edelweiss.config import ConfigError, RunConfig
 from edelweiss.evidence.calibration import probability
@@ -402,10 +402,10 @@ def test_of_a_site_that_does_not_tell_the_rest_no_pooled_difference_is_made_up(
     def failing(message: Message, context: Context) -> Message:
         if "merged" in message.content.config_records["config"] and message.metadata.dst_node_id == 2:
             return Message(Error(0, "it broke"), reply_to=message)
-        return call(message, context)
+        return answer(message, context)
 
     first = simulate(job(tmp_path, sites=3, rounds=1, run_name="first"))
-    monkeypatch.setattr("edelweiss.client_app.app.call", failing)
+    monkeypatch.setattr("edelweiss.client_app.app.answer", failing)
     found = left_by(simulate(job(tmp_path, sites=3, rounds=1, seed=0, compare_with=str(first.folder))))["compared"]
     assert found["pooled"] is None
     assert found["sites"] > 1

@@ -10,7 +10,7 @@ import pytest
 from flwr.app import Context, Error, Message
 from rich.console import Console
 
-from edelweiss.client_app.app import call
+from edelweiss.client_app.app import answer
 from edelweiss.config import RunConfig
 from edelweiss.server_app import simulate
 from edelweiss.server_app.console import Progress
@@ -47,9 +47,9 @@ def test_a_site_that_is_missing_by_then_costs_its_line_and_not_the_run(
     def failing(message: Message, context: Context) -> Message:
         if message.metadata.message_type == "evaluate" and message.metadata.dst_node_id == 2:
             return Message(Error(0, "it broke"), reply_to=message)
-        return call(message, context)
+        return answer(message, context)
 
-    monkeypatch.setattr("edelweiss.client_app.app.call", failing)
+    monkeypatch.setattr("edelweiss.client_app.app.answer", failing)
     result = simulate(saddle_job(tmp_path, sites=3, rounds=2))
     assert set(result.metrics[-1]["sites"]) == {"site-0", "site-2"}
     assert set(result.metrics[0]["sites"]) == {"site-0", "site-1", "site-2"}

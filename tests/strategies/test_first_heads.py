@@ -33,7 +33,7 @@ def first(algorithm: str, site: int, seed: int = 0, **keys: Any) -> torch.Tensor
     request = Request(
         round=3, phase="train", site=site, name=f"site-{site}", sites=3, run="", committed=0, data_summary=COHORT
     )
-    return opened.fresh(request)["head"]
+    return opened.in_run(request).fresh()["head"]
 
 
 @pytest.mark.parametrize("algorithm", ["deprl", "fedrep"])

@@ -57,10 +57,10 @@ def opened(config: RunConfig, data_summary: DataSummary, place: str) -> tuple[Ne
         round=1, phase="train", site=0, name="", sites=config.sites, run="", committed=0, data_summary=data_summary
     )
     here = OpenSite(config, SiteConfig.parse({"data-dir": place}))
-    problem, samples = here.own_problem(request), here.samples(request)[0]
+    problem, samples = here.in_run(request).own_problem, here.in_run(request).samples[0]
     assert isinstance(problem, NetworkProblem)
     assert samples is not None
-    assert problem.network is here.problem(request).network, "one for all sites of a process"
+    assert problem.network is here.in_run(request).problem.network, "one for all sites of a process"
     return problem, samples.batch(torch.arange(len(samples)))
 
 
