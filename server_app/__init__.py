@@ -1,4 +1,4 @@
-"""What the coordinator runs: rounds, evaluation, the run folder, the local engine.
+"""The coordinator: rounds, evaluation, the run folder, the local engine.
 
 ``from server_app import simulate`` is the Python API.
 """

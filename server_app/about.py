@@ -1,4 +1,4 @@
-"""``about.json`` in a run folder: who took part, what was trained, and with which versions."""
+"""``about.json`` in a run folder: participants, model and versions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TOLD = (
     "label-counts",
     "label-positives",
     "notes",
-)  # what a page shows of `Facts`
+)  # the fields of `Facts` that a report shows
 
 
 def gathered(
@@ -45,11 +45,10 @@ def gathered(
 ) -> dict[str, Any]:
     """Return the file's content.
 
-    ``sites`` has by name what each reported before the run, without its sums; ``parameters`` the lengths of the model's
-    vectors, by name; ``inputs`` shape, classes and the share of positives, of several labels by name in ``priors``;
-    ``samples`` which ones models are judged on, as `datasets.evaluation_digest` says; ``versions`` those of Python and
-    packages; ``app`` the fingerprint of the sources; ``device`` where the coordinator computes;
-    ``data-warnings`` what may be wrong with the data, see `server_app.data_warnings`.
+    ``sites``: each site's facts without sums, by name; ``parameters``: lengths of the model's vectors; ``inputs``:
+    shape, classes and share of positives (several labels: ``priors`` by name); ``samples``: digests of the evaluation
+    samples, see `datasets.evaluation_digest`; ``versions``: of Python and packages; ``app``: fingerprint of the
+    sources; ``device``: the coordinator's; ``data-warnings``: see `server_app.data_warnings`.
     """
     reported = {
         site.name: {key: value for key, value in to_record(facts).items() if key in TOLD and value not in ([], "")}
@@ -76,7 +75,7 @@ def gathered(
 
 
 def write(content: Mapping[str, Any], folder: Path) -> None:
-    """Write the file, as a whole."""
+    """Write the file atomically."""
     with atomic_writer(folder / FILE) as file:
         file.write(json.dumps(content, indent=1).encode() + b"\n")
 

@@ -1,4 +1,4 @@
-"""The ServerApp: what the coordinator runs under Flower."""
+"""The coordinator as Flower's ServerApp."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 app = ServerApp()
 
-PATIENCE = 20.0  # seconds for a run that is told to stop to write what it reached
+PATIENCE = 20.0  # seconds for a stopping run to write its state
 
 
 class PlainMistakes(logging.Filter):
-    """Lets Flower log a user's mistake in its own words and no more; for its logger."""
+    """A filter of Flower's logger that reduces a user's mistake to its message."""
 
     seen = False
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Take the traceback of a mistake away, and what Flower says after it of an unhandled exception."""
+        """Remove the traceback of a mistake, and Flower's line about an unhandled exception after it."""
         from edelweiss.config import MISTAKES
 
         error = record.exc_info[1] if record.exc_info else None
@@ -40,14 +40,14 @@ class PlainMistakes(logging.Filter):
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """Give the block a KeyboardInterrupt when Flower's process is told to stop, and the time to write its results.
+    """Raise KeyboardInterrupt in the block when Flower's process is told to stop, with time to write results.
 
-    Flower's own signal handler ends the process, in five seconds, whatever the app is at.
+    Flower's own signal handler kills the process after five seconds.
 
     Raises
     ------
     RunError
-        When the run was stopped.
+        If the run was stopped.
     """
     from flwr.supercore.exit import add_exit_handler
 
@@ -58,7 +58,9 @@ def stoppable() -> Iterator[None]:
     def stop() -> None:
         if finished.is_set():
             return
-        if threading.get_ident() == mine:  # a deployment's ServerApp has the main thread, where signals are handled
+        if (
+            threading.get_ident() == mine
+        ):  # in a deployment the ServerApp runs in the main thread, which handles signals
             raise KeyboardInterrupt
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(mine), ctypes.py_object(KeyboardInterrupt))
         finished.wait(PATIENCE)
@@ -73,18 +75,17 @@ def stoppable() -> Iterator[None]:
 
 
 def carry_quickly(grid: Grid) -> None:
-    """Let Flower's grid cut, send, fetch and put together what messages hold as `federation.chunking` and `parcels` do.
+    """Replace the transfer of messages in Flower's grid by `federation.chunking` and `federation.batching`.
 
-    An answer is announced before its content has arrived. Flower then waits for a second, so that every third round
-    would take as much longer. ``grid.interrupted`` tells an exchange that the SuperLink was away meanwhile. All that
-    is touched here is named within flwr 1.39.
+    Flower waits a second whenever a reply is announced before its content has arrived, about every third round.
+    ``grid.interrupted`` reports an outage of the SuperLink. For flwr 1.39.
     """
     from flwr.superlink.grid import http_grid
 
     from edelweiss.federation import batching as parcels
     from edelweiss.federation import chunking as pieces
 
-    if not isinstance(grid, http_grid.HttpGrid):  # a simulation's, which carries nothing
+    if not isinstance(grid, http_grid.HttpGrid):  # a simulation's grid transfers nothing
         return
     for name, ours in (
         ("push_objects", pieces.push),
@@ -127,7 +128,7 @@ def carry_quickly(grid: Grid) -> None:
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Check the run-config, then run the job on Flower's grid, or on the local engine if it says so."""
+    """Check the run-config, then run the job on Flower's grid or on the local engine."""
     import torch
 
     from edelweiss.common.memory import collecting_rarely, keep_freed_memory

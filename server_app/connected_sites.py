@@ -1,4 +1,4 @@
-"""Which sites are connected when a run begins; and which of them only seem to be, because they crashed a moment ago."""
+"""Waiting for the sites of a run, in spite of crashed ones that still seem to be connected."""
 
 from __future__ import annotations
 
@@ -16,21 +16,20 @@ if TYPE_CHECKING:
 
     from edelweiss.config import RunConfig
 
-PATIENCE = 2  # signs of life that Flower waits for in vain before it takes a node for dead
-ENDLESS = 1e9  # seconds between signs of life in a simulation, which knows of none, or more
+PATIENCE = 2  # missed heartbeats after which Flower considers a node dead
+ENDLESS = 1e9  # least heartbeat interval of a simulation, which has no heartbeats
 
 
 def wait_for_sites(config: RunConfig, grid: Grid, say: Callable[[str], None]) -> list[int]:
-    """Return the addresses of exactly ``sites`` nodes.
+    """Return the ids of exactly ``sites`` nodes.
 
-    Where there are more, some may be what is left of a process that crashed: the coordinator takes it for alive until
-    it has given no sign of life for a minute. So it waits until that is over, or until more nodes than are wanted have
-    given one meanwhile.
+    If there are more, some may belong to crashed processes, which count as connected until they have missed heartbeats
+    for a minute. So it waits until then, or until too many nodes have sent one.
 
     Raises
     ------
     RunError
-        When they are not there within ``wait-timeout``, or when there are more.
+        If too few connect within ``wait-timeout``, or too many.
     """
     deadline = time.monotonic() + config.wait_timeout
     pause, met, told = 0.05, dict[int, float](), False
@@ -45,8 +44,8 @@ def wait_for_sites(config: RunConfig, grid: Grid, say: Callable[[str], None]) ->
         if more and not told:
             told = True
             say(
-                f"{len(nodes)} sites are connected, but sites = {config.sites}; waiting for signs of life, since one "
-                "that crashed counts for up to a minute"
+                f"{len(nodes)} sites are connected, but sites = {config.sites}; waiting for heartbeats, because a "
+                "crashed site counts as connected for up to a minute"
             )
         time.sleep(pause)
         pause = min(1.0, 1.5 * pause)
@@ -72,30 +71,30 @@ def wait_for_sites(config: RunConfig, grid: Grid, say: Callable[[str], None]) ->
 
 
 def alive(nodes: Sequence[NodeInfo], met: Mapping[int, float]) -> list[NodeInfo]:
-    """Return the nodes that have given a sign of life since they were met, or that need not give any."""
+    """Return the nodes that have sent a heartbeat since they were first seen, or send none."""
     return [node for node in nodes if not _beats(node) or node.online_until > met[node.node_id]]
 
 
 def described(nodes: Sequence[NodeInfo]) -> Iterator[str]:
-    """Yield a line for each node that gives signs of life: its number, as ``join`` logs it, since when, and the last.
+    """Yield a line for each node with heartbeats: its id, as ``join`` logs it, its start, and the last heartbeat.
 
-    The one that was heard from first comes last: it is the likeliest to be dead.
+    The likeliest to be dead, with the oldest heartbeat, comes last.
     """
     now = time.time()
     known = [(now - (node.online_until - PATIENCE * node.heartbeat_interval), node) for node in nodes if _beats(node)]
     for ago, node in sorted(known, key=lambda pair: pair[0]):
         name = f" ({node.name})" if node.name else ""
         since = _moment(node.last_activated_at)
-        yield (f"\n  number {node.node_id}{name}: connected since {since}, last heard from {max(0.0, ago):.0f} s ago")
+        yield (f"\n  number {node.node_id}{name}: connected since {since}, last heartbeat {max(0.0, ago):.0f} s ago")
 
 
 def _beats(node: NodeInfo) -> bool:
-    """Whether a node gives signs of life; those of a simulation do not."""
+    """Whether a node sends heartbeats; a simulation's do not."""
     return 0 < node.heartbeat_interval < ENDLESS
 
 
 def _moment(text: str) -> str:
-    """Return a moment as Flower writes it, in this machine's time."""
+    """Convert Flower's time to local time."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What a person sees of a run: a line per round and a table at the end; colours on a terminal, plain text elsewhere."""
+"""Console output of a run: a line per round and a final table; with colours on a terminal."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def volume(count: float) -> str:
 
 
 class Progress:
-    """Prints a run as it goes; on a terminal with a bar below that says how far it is and what time is left."""
+    """Prints the progress of a run, on a terminal with a progress bar."""
 
     def __init__(self, quiet: bool = False) -> None:
         self.console = Console(quiet=quiet, highlight=False, soft_wrap=True)
@@ -41,7 +41,7 @@ class Progress:
 
     @cached_property
     def _bar(self) -> Bar:
-        """Drawn when something happens, by no thread of its own: the local engine forks its workers."""
+        """The progress bar, drawn on events and not by a thread, because the local engine forks its workers."""
         columns = (
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
@@ -57,15 +57,15 @@ class Progress:
         self._print(Text(text), style)
 
     def _print(self, what: Text | Table, style: str = "") -> None:
-        if not self.console.quiet:  # a console that is quiet lays it all out first
+        if not self.console.quiet:  # a quiet console would still render it
             self.console.print(what, style=style or None)
 
     def warn(self, text: str) -> None:
-        """Print a line that wants attention."""
+        """Print a warning."""
         self.say(f"warning: {text}", "yellow")
 
     def round(self, record: Record, rounds: int) -> None:
-        """Print a round: its metrics, how long it took and how much it moved."""
+        """Print a round: its metrics, time and traffic."""
         if self.console.quiet:
             return
         mean = _mean(record)
@@ -78,13 +78,13 @@ class Progress:
         self._advance("rounds", record["round"], rounds)
 
     def evaluating(self, answered: int, sites: int) -> None:
-        """Say how far the last evaluation is."""
+        """Show the progress of the final evaluation."""
         if not (answered or self.console.is_terminal):
-            self.say(f"the last evaluation, at {sites} sites")
-        self._advance("the last evaluation, sites", answered, sites)
+            self.say(f"final evaluation at {sites} sites")
+        self._advance("final evaluation, sites", answered, sites)
 
     def _advance(self, what: str, done: int, of: int) -> None:
-        """Move the bar, on a terminal; what comes after another thing begins anew."""
+        """Move the bar, on a terminal; a new task restarts it."""
         if not self.console.is_terminal or self.console.quiet:
             return
         task = next((task for task in self._bar.tasks if task.description == what), None)
@@ -98,15 +98,15 @@ class Progress:
         self._bar.update(number, completed=done, refresh=True)
 
     def close(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if "_bar" in vars(self):
             self._bar.stop()
 
     def sites(self, records: list[Record], sizes: dict[str, dict[str, Any]], *, personalised: bool) -> None:
-        """Print the last table: how the final model does at each site, pooled, and on the common test set.
+        """Print the final table: metrics of the final model at each site, pooled, and on the common test set.
 
-        Where each site has a model of its own, the last two are mean, spread and worst decile over the sites instead.
-        ``gradients`` is what a site evaluated in the whole run. Columns that no site has a number for are left out.
+        If each site has its own model, the last two are replaced by mean, spread and worst decile over the sites.
+        ``gradients`` counts a site's evaluations in the whole run. Empty columns are omitted.
         """
         record = records[-1]
         per_site = record.get("sites", {})
@@ -130,13 +130,13 @@ class Progress:
 
 
 def _mean(record: Record) -> str:
-    """Return what stands before a metric that is a mean over several labels."""
+    """Return the prefix of a metric that is a mean over several labels."""
     metrics = record.get("central") or record.get("pooled") or {}
     return "mean " if any(split(name)[1] for name in metrics) else ""
 
 
 def _over_sites(over_sites: Record, name: str, key: str) -> str:
-    """Format what is known of a metric over sites that each have a model of their own."""
+    """Format a statistic of a metric over sites that each have their own model."""
     off = over_sites.get(TIES.get(name, ""), {}).get(key, 0.0)
     return shown(over_sites[name][key], off) if name in over_sites else ""
 
@@ -144,7 +144,7 @@ def _over_sites(over_sites: Record, name: str, key: str) -> str:
 def _summaries(
     record: Record, names: list[str], personalised: bool, *, with_data: bool
 ) -> Iterator[tuple[str, str, list[str]]]:
-    """Yield the last lines of the table: a label, how many samples, a number for each metric."""
+    """Yield the last lines of the table: a label, the number of samples, and the metrics."""
     if personalised:
         over_sites = record["over-sites"]
         for key, label in OVER_SITES.items():

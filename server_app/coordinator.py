@@ -1,4 +1,4 @@
-"""A run, from the first question to the sites to the last line of the report; the same for all engines."""
+"""A run from meeting the sites to the report, on any engine."""
 
 from __future__ import annotations
 
@@ -58,18 +58,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Result:
-    """What a run returns.
+    """The result of a run.
 
     Attributes
     ----------
     metrics : list of dict
         One per round: round, loss, auroc, auprc (or the problem's own), ``central``, ``pooled`` and ``sites`` with
         the same per evaluation, ``over-sites`` with mean, std and worst-decile of each (see `problems.pooling.across`),
-        gradients, bytes-down, bytes-up, seconds, seconds-waiting. NaN where a metric is not defined, as AUROC is on
-        samples of one class. Of a personalised algorithm loss and the like are the means over the sites.
+        gradients, bytes-down, bytes-up, seconds, seconds-waiting. NaN if undefined, like AUROC of one class. For a
+        personalised algorithm, loss etc. are means over the sites.
     arrays : dict of ndarray
-        The final model, flat, by name: "x", "y" where there is one, "buffers" where there are batch norms. Of a
-        personalised algorithm what the server keeps; the sites' own models stay there.
+        The final model as flat vectors: "x", and "y" and "buffers" (batch norm) if there are any. For a personalised
+        algorithm, the server's state; the personal models stay at the sites.
     folder : Path
         The run folder.
     """
@@ -87,16 +87,16 @@ def coordinate(
     Parameters
     ----------
     config, grid, progress : RunConfig, Grid, Progress
-        The job, the way to its sites, and what a person sees of it.
+        The job, its engine, and its console output.
     write_report : callable, optional
-        Writes the run's report into its folder, at the end; `lab.report`, which is above this package, has one.
+        Writes the report into the run folder at the end; `lab.report`, above this package, provides one.
 
     Raises
     ------
     RunError
-        When it cannot go on; the run folder keeps what was reached.
+        If the run cannot continue; the run folder keeps its results so far.
     MISTAKES
-        When what the run-config names cannot be used; then there is no run folder.
+        If something named by the run-config is unusable; no run folder is created.
     """
     with covering(packages_of(config.flat())):
         return _coordinate(config, grid, progress, write_report)
@@ -114,7 +114,7 @@ def _coordinate(
     if config.resume:
         try:
             state.read()
-        except RunError as error:  # what is there stays as it is
+        except RunError as error:  # leave the folder unchanged
             folder.note("stopped", reason=str(error))
             report.tracking.close()
             folder.close()
@@ -123,16 +123,16 @@ def _coordinate(
         arrays, sizes = _play(config, given, grid, report, state, started)
         report.close()
         progress.close()
-    except BaseException as error:  # Ctrl-C, too
+    except BaseException as error:  # includes Ctrl-C
         progress.close()
-        with suppress(OSError, RunError):  # what a full disk does not take is said by now
+        with suppress(OSError, RunError):  # a full disk has been reported by now
             report.close()
             state.write()
             folder.note("stopped", reason=str(error) or "it was interrupted")
         leave_report(config, report, write_report)
-        progress.say(f"stopped; what was reached is in {report.folder}", "red")
+        progress.say(f"stopped; results so far are in {report.folder}", "red")
         if isinstance(error, KeyboardInterrupt | SystemExit):
-            progress.say(f"it goes on with --run-config 'resume=\"{report.folder}\"'")
+            progress.say(f"continue with --run-config 'resume=\"{report.folder}\"'")
         raise
     else:
         folder.note("complete")
@@ -156,10 +156,10 @@ def _coordinate(
 def _play(
     config: RunConfig, given: LoadedModels, grid: Grid, report: Report, state: RunState, started: float
 ) -> tuple[Arrays, dict[str, Record]]:
-    """Meet the sites, build the problem, play all rounds; return the final model, and each site's facts by its name."""
+    """Meet the sites, build the problem, run all rounds; return the final model and each site's facts by name."""
     strategy, progress = config.strategy, report.progress
     exchange, sites = meet(config, grid, report, state)
-    # Read here, it is that of a run that goes on from its start.
+    # Read here only if a stopped run restarts from its beginning.
     begins = given.start or (None if state.last else InitModel.read(config))
     data_summary = agreed(config, begins, sites, state, progress)
     model_schema = what_it_means(config, data_summary, progress)
@@ -177,7 +177,7 @@ def _play(
     if isinstance(grid, LocalGrid):
         make_ready(grid, problem, len(start["x"]), states, state)
     elif config.stack != 1:
-        progress.say(f'stack = {config.stack} is for engine = "local": here each client trains by itself')
+        progress.say(f'stack = {config.stack} needs engine = "local": here each client trains by itself')
     model = ModelFile(
         report.folder,
         problem,
@@ -222,7 +222,7 @@ def _play(
 
 
 def meet(config: RunConfig, grid: Grid, report: Report, state: RunState) -> tuple[Exchange, dict[Site, Facts]]:
-    """Wait for the sites and ask for their facts; return those that take part, and how messages go to them."""
+    """Wait for the sites and ask for their facts; return the exchange with the participating sites, and their facts."""
     progress = report.progress
     exchange = Exchange(
         grid,
@@ -242,12 +242,12 @@ def meet(config: RunConfig, grid: Grid, report: Report, state: RunState) -> tupl
 def agreed(
     config: RunConfig, given: InitModel | None, sites: dict[Site, Facts], state: RunState, progress: Progress
 ) -> DataSummary:
-    """Return what holds for all sites: what their facts say, or what held when the run was stopped.
+    """Return the summary of all sites' data, or that of the resumed run.
 
     Raises
     ------
     RunError
-        When it cannot be used, or the sites are no longer those that the run was begun with.
+        If the data are unusable, or the sites have changed since the run began.
     """
     if state.last:
         state.require_same(sites)
@@ -257,21 +257,23 @@ def agreed(
 
 
 def leave_report(config: RunConfig, report: Report, write_report: Callable[[Path], object] | None) -> None:
-    """Write the report, if the run is to have one and got as far as that; a full disk costs a warning."""
+    """Write the report if the run asks for one; failure is only a warning."""
     if not (write_report and config.report and report.records):
         return
     try:
         write_report(report.folder)
     except (OSError, RunError) as error:
         said = reason(error) if isinstance(error, OSError) else error
-        report.progress.warn(f"{report.folder}: the report cannot be written ({said}); all else of the run is there")
+        report.progress.warn(
+            f"{report.folder}: the report cannot be written ({said}); the run's other results are complete"
+        )
 
 
 def starting_point(problem: Problem, given: InitModel | None, progress: Progress) -> Arrays:
-    """Return what the sites are sent first: x, and y and buffers where there are such, by the seed or as given."""
+    """Return the starting model (x, and y and buffers if there are any), drawn by the seed or given."""
     start = problem.initial()
     if given:
-        assert isinstance(problem, NetworkProblem), "others are refused with the run-config"
+        assert isinstance(problem, NetworkProblem), "the run-config's checks reject others"
         start, said = given.start(problem)
         progress.say(said)
     if (buffers := problem.buffers()).numel():
@@ -280,12 +282,12 @@ def starting_point(problem: Problem, given: InitModel | None, progress: Progress
 
 
 def where_models_are(grid: Grid, *, common: bool = False) -> str:
-    """Say where the models are that the sites have kept: each its own, or all the common one."""
+    """Say where the sites have saved their own models or the common one."""
     folder = str(grid.states.folder) if isinstance(grid, LocalGrid) else ""
     if not isinstance(grid, LocalGrid) or any(c.node_config["state-dir"] != folder for c in grid.contexts):
-        what = "this model, with its card" if common else "its own model"
-        return f"each site has kept {what}, in the folder models of its state-dir"
+        what = "this model, with its card," if common else "its own model"
+        return f"each site has saved {what} in the folder models of its state-dir"
     what = "the sites' copies of this model" if common else "the sites' own models"
     if grid.config.state_dir:
         return f"{what} are in {grid.states.folder / 'models'}"
-    return f'{what} ended with the run; state-dir="state" would have kept them'
+    return f'{what} were discarded; state-dir="state" would have kept them'

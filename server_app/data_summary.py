@@ -1,4 +1,4 @@
-"""From what each site tells of itself to what holds for all of them together; whatever does not go together is said."""
+"""Combines the facts that sites report into the summary of all data, and reports contradictions between them."""
 
 from __future__ import annotations
 
@@ -42,10 +42,9 @@ MOST_OF_ALL, MANY_TIMES = 0.9, 100
 
 
 def ask(config: RunConfig, exchange: Exchange, run: str) -> dict[int, Facts]:
-    """Ask every site for its facts, and tell it the run's key; returns the facts by node.
+    """Send every site the run's key and ask for its facts; return them by node id.
 
-    A site that cannot take part, such as one whose data cannot be read, is left out of the run as long as `min-replies`
-    others can.
+    A site that cannot take part, for instance with unreadable data, is left out if `min-replies` others can.
     """
     problem = PROBLEMS[config.problem]
 
@@ -64,12 +63,12 @@ def ask(config: RunConfig, exchange: Exchange, run: str) -> dict[int, Facts]:
 
 
 def placed(config: RunConfig, by_node: Mapping[int, Facts]) -> dict[Site, Facts]:
-    """Give every site its name, place and weight; the place depends on nothing that changes from run to run.
+    """Assign name, index and weight to every site; the index is the same in every run.
 
     Raises
     ------
     RunError
-        When two sites have the same name, or names that look the same: people read reports, and files are called so.
+        If two sites have the same name, or names that look the same, which would be confused in reports and files.
     """
     order = sorted(by_node.items(), key=lambda item: (item[1].partition_id, natural(item[1].name), item[0]))
     names = [facts.name or f"site-{place}" for place, (_, facts) in enumerate(order)]
@@ -96,27 +95,27 @@ def placed(config: RunConfig, by_node: Mapping[int, Facts]) -> dict[Site, Facts]
 
 
 def without_patients(sites: Mapping[Site, Facts], progress: Progress) -> dict[Site, Facts]:
-    """Warn of patients that several sites have, as far as these tell, and forget who they are."""
+    """Warn about patients shared by sites, as far as their hashes are reported, and drop the hashes."""
     telling = [(site, set(facts.patients)) for site, facts in sites.items() if facts.patients]
     for (one, own), (other, theirs) in combinations(telling, 2):
         if shared := len(own & theirs):
             progress.warn(
-                f"sites {one.name!r} and {other.name!r} have {shared} patients in common: one may hold out whom the "
-                "other trains on, so what they evaluate is too good"
+                f"sites {one.name!r} and {other.name!r} have {shared} patients in common: one may hold out patients "
+                "that the other trains on, which makes the evaluation optimistic"
             )
     if telling and len(telling) < len(sites):
         silent = ", ".join(repr(site.name) for site, facts in sites.items() if not facts.patients)
-        progress.say(f"whether {silent} have patients in common with others is not known: they tell no hashes")
+        progress.say(f"{silent} report no hashes, so it is unknown whether they share patients with others")
     return {site: replace(facts, patients=()) for site, facts in sites.items()}
 
 
 def pooled(config: RunConfig, sites: Mapping[Site, Facts], progress: Progress) -> DataSummary:
-    """Check that the sites' data go together, and sum up what every site must know.
+    """Check that the sites' data are compatible, and return their summary.
 
     Raises
     ------
     RunError
-        Listing all that does not go together.
+        With all incompatibilities.
     """
     problem = PROBLEMS[config.problem]
     if not problem.needs_data:
@@ -139,7 +138,7 @@ def pooled(config: RunConfig, sites: Mapping[Site, Facts], progress: Progress) -
     shift, scale = (tuple(v.tolist()) for v in standardisation(*sums)) if telling else ((), ())
     return DataSummary(
         shape=every[0].shape,
-        classes=max(one.classes for one in every),  # a site knows only the labels it has
+        classes=max(one.classes for one in every),  # a site knows only its own classes
         prior=0.5 if problem.multiclass or config.several else positives / sum(site.weight for site in sites),
         shares=tuple(count / sum(counts) for count in counts) if problem.multiclass else (),
         labels=config.several,
@@ -151,14 +150,14 @@ def pooled(config: RunConfig, sites: Mapping[Site, Facts], progress: Progress) -
 
 
 def what_it_means(config: RunConfig, data_summary: DataSummary, progress: Progress) -> ModelSchema:
-    """Return what is known here of the sites' data, for the model's file.
+    """Return the schema of the model's inputs and labels, for its file.
 
-    Hospitals tell no names of columns: what a study file says that the coordinator has is known, if it is theirs.
+    Hospitals report no column names; a study file at the coordinator gives them, if it is the hospitals' one.
 
     Raises
     ------
     RunError
-        When it is not.
+        If it is not.
     """
     if not data_summary.shape:
         return ModelSchema()
@@ -168,24 +167,24 @@ def what_it_means(config: RunConfig, data_summary: DataSummary, progress: Progre
     model_schema = ModelSchema.of(data, data_summary, features := features_of(data), class_names_of(data))
     if features and not model_schema.features and data.study:
         raise RunError(
-            f"study = {config.study!r}: the sites have other columns than its {len(features)} (fingerprint "
+            f"study = {config.study!r}: the sites' columns are not its {len(features)} (fingerprint "
             f"{columns_hash(features)}, theirs {data_summary.columns}): name the study file that they have",
             key="study",
             value=config.study,
         )
     if len(data_summary.shape) == 1 and not model_schema.features:
-        progress.say("the model's file will not name its features: sites tell no names; a study file here would, study")
+        progress.say("the model's file will not name its features, which sites do not report; set study to name them")
     return model_schema
 
 
 def _inputs_differ(facts: Mapping[str, Facts]) -> Iterator[RunError]:
     if len({one.shape for one in facts.values()}) > 1:
         listed = ", ".join(f"{name} has {'x'.join(map(str, one.shape))}" for name, one in facts.items())
-        fixes = ["Every site needs the same features in its data"]
+        fixes = ["Every site needs the same features"]
         if all(len(one.shape) == 3 for one in facts.values()):
             fixes = []
             if len({one.shape[0] for one in facts.values()}) > 1:
-                fixes.append('Some have grey images (1) and some of colours (3): set image-colour = "grey" or "rgb"')
+                fixes.append('Some have grey images (1) and some colour images (3): set image-colour = "grey" or "rgb"')
             if len({one.shape[1:] for one in facts.values()}) > 1:
                 fixes.append("Their images differ in size: set image-size")
         value = {name: one.shape for name, one in facts.items()}
@@ -199,12 +198,12 @@ def _inputs_differ(facts: Mapping[str, Facts]) -> Iterator[RunError]:
 def _no_images(config: RunConfig, facts: Mapping[str, Facts]) -> Iterator[RunError]:
     tables = [name for name, one in facts.items() if len(one.shape) == 1]
     for key, value in config.augmentation.keys().items() if tables else ():
-        text = f"{key} = {shown(value)} is for images, and these sites have tables: {', '.join(tables)}; leave it out"
+        text = f"{key} = {shown(value)} is for images, but these sites have tables: {', '.join(tables)}; leave it out"
         yield RunError(text, key=key, value=value, sites=tables)
 
 
 def _prior(sites: Mapping[Site, Facts], label: int) -> float:
-    """Return the share of positives that the average over the sites which know a label sees."""
+    """Return the weighted average share of positives over the sites that know a label."""
     known = {site: one for site, one in sites.items() if one.label_counts[label]}
     shares = [site.weight * one.label_positives[label] / one.label_counts[label] for site, one in known.items()]
     return sum(shares) / sum(site.weight for site in known)
@@ -218,7 +217,7 @@ def _one_class(config: RunConfig, facts: Mapping[str, Facts]) -> Iterator[RunErr
         )
         if not 0 < positive < known:
             only = f"all {known} samples that have it are {'positive' if positive else 'negative'}" if known else ""
-            text = f"label {label!r}: {only or 'no site has it'}, so there is nothing to tell apart: leave it out"
+            text = f"label {label!r}: {only or 'no site has it'}: both classes are needed, so leave it out"
             yield RunError(text, key="label", value=label)
     if config.several:
         return
@@ -226,7 +225,7 @@ def _one_class(config: RunConfig, facts: Mapping[str, Facts]) -> Iterator[RunErr
     positives = sum(one.positives or 0 for one in facts.values())
     classes = {label for one in facts.values() for label, count in enumerate(one.class_counts) if count}
     if problem.multiclass and not classes:
-        text = "no site tells how many samples it has of each class, for there are few of one: take larger classes"
+        text = "no site reports its class counts, because one class is small: choose larger classes"
         yield RunError(text, key="classes")
     elif problem.multiclass and len(classes) < 2:
         text = f"all {examples} training samples of all sites are of one class: there is nothing to tell apart"
@@ -240,10 +239,10 @@ def _one_class(config: RunConfig, facts: Mapping[str, Facts]) -> Iterator[RunErr
 
 
 def _tell(config: RunConfig, facts: Mapping[str, Facts], progress: Progress) -> None:
-    """Say what is unusual about a site's data, and does no harm."""
+    """Report harmless oddities of the sites' data."""
     problem = PROBLEMS[config.problem]
     by_itself = config.strategy.own_dual and problem.kind == "minimax"
-    helps = "by itself it has nobody to rank, and learns nothing" if by_itself else "it still helps to train"
+    helps = "alone it has only one class and learns nothing" if by_itself else "it still contributes to training"
     if text := _outweighing(config, facts):
         progress.warn(text)
     if config.thin_share and PROBLEMS[config.problem].needs_data and not config.data().thin_share:
@@ -267,7 +266,7 @@ def _tell(config: RunConfig, facts: Mapping[str, Facts], progress: Progress) -> 
                 f"site {name!r} has only {only} training samples: {helps}; check its label column if this is a surprise"
             )
         if lacking := [label for label, count in zip(config.several, one.label_counts, strict=True) if not count]:
-            progress.say(f"site {name!r} has no {', '.join(lacking)}: it helps to train the other labels")
+            progress.say(f"site {name!r} has no {', '.join(lacking)}: it contributes to the other labels")
         if one.missing:
             filled = "the mean over all sites" if config.standardise else "0, because standardise = false"
             progress.say(f"site {name!r}: {one.missing} missing values, imputed by {filled}")
@@ -290,12 +289,12 @@ def _rare(config: RunConfig, facts: Mapping[str, Facts]) -> str:
 
 
 def require_enough(problem: Problem, sites: Mapping[Site, Facts], progress: Progress) -> None:
-    """Check that each site has what the problem asks of samples of many classes.
+    """Check that each site has the samples per class that the problem needs; warn about sites that cannot evaluate.
 
     Raises
     ------
     RunError
-        Listing all sites that cannot train. Of those that cannot evaluate it warns.
+        With all sites that cannot train.
     """
     if not problem.multiclass:
         return
@@ -303,7 +302,7 @@ def require_enough(problem: Problem, sites: Mapping[Site, Facts], progress: Prog
     silent = [site.name for site, facts in sites.items() if not facts.class_counts]
     wrong = [
         f"site {name!r} "
-        + ("tells no counts per class, and has to have" if name in silent else "has, to train on,")
+        + ("reports no counts per class; it needs" if name in silent else "has, to train on,")
         + f" {text}"
         for name, text in lacks.items()
         if text
@@ -316,7 +315,7 @@ def require_enough(problem: Problem, sites: Mapping[Site, Facts], progress: Prog
 
 
 def summary(config: RunConfig, data_summary: DataSummary, sites: Sequence[Site], parameters: int) -> str:
-    """Say what is trained, in a few words."""
+    """Describe the run in one line."""
     what = f"{config.algorithm} on {config.problem}: {len(sites)} sites, "
     if not PROBLEMS[config.problem].needs_data:
         return f"{what}{parameters:,} parameters"
@@ -329,7 +328,7 @@ def summary(config: RunConfig, data_summary: DataSummary, sites: Sequence[Site],
 
 
 def _empty_everywhere(config: RunConfig, telling: Sequence[Facts]) -> str:
-    """Say which features no site has a value of to train on, of those that tell sums; empty: there are none."""
+    """Name the features without any training value at the sites that report sums; empty if there are none."""
     counts = zip(*(one.count for one in telling), strict=True)
     places = [place for place, column in enumerate(counts) if not any(column)]
     if not places:
@@ -337,28 +336,28 @@ def _empty_everywhere(config: RunConfig, telling: Sequence[Facts]) -> str:
     data = config.data()
     if config.dataset == SITE and config.study:
         data = replace(data, study=read_study(config.study))
-    names = features_of(data)  # of hospitals without a study file it is not known what they are called
+    names = features_of(data)  # unknown for hospitals without a study file
     which = examples([repr(names[place]) if names else f"number {place + 1}" for place in places])
     order = "" if names else ", in the order of their names"
     return (
-        f"no site tells a value of {len(places)} features ({which}{order}): they have none to train on, or too few, at "
-        "every site; the model learns nothing of them: fill them in, or leave them out at all sites"
+        f"no site reports a value of {len(places)} features ({which}{order}): every site has none or too few in "
+        "training, so the model learns nothing from them: fill them in, or remove them at all sites"
     )
 
 
 def _outweighing(config: RunConfig, facts: Mapping[str, Facts]) -> str:
-    """Say which site claims nearly all samples, and what that decides; empty: none does.
+    """Warn about a site that claims nearly all samples; empty if none does.
 
-    Nearly all: more than `MOST_OF_ALL` of the sum, or `MANY_TIMES` the median over the sites.
+    Nearly all: more than `MOST_OF_ALL` of the sum, or `MANY_TIMES` the sites' median.
     """
     claimed = {name: one.examples or 0 for name, one in facts.items()}
     most, total = max(claimed, key=claimed.__getitem__), sum(claimed.values())
     usual = median(claimed.values())
     if len(claimed) < 2 or not (claimed[most] > MOST_OF_ALL * total or claimed[most] > MANY_TIMES * usual):
         return ""
-    decides = 'the averages over sites are nearly its own (weighting = "examples")'
+    decides = 'the averages over sites nearly equal its own (weighting = "examples")'
     if config.strategy.weighting == "uniform":
-        decides = "the means that inputs are standardised by are nearly its own" if config.standardise else ""
+        decides = "inputs are standardised nearly by its own means" if config.standardise else ""
     return (
         f"site {most!r} claims {claimed[most]:,} of the {total:,} training samples: ask it whether that is right"
         + f"; {decides}" * bool(decides)

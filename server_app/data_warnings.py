@@ -1,4 +1,4 @@
-"""What may be wrong with the sites' data, said at a run's start and in its report."""
+"""Warnings about the sites' data, at a run's start and in its report."""
 
 from __future__ import annotations
 
@@ -19,17 +19,16 @@ if TYPE_CHECKING:
     from edelweiss.federation import Site
     from edelweiss.server_app.console import Progress
 
-MOST = 20  # features that are named, and sites of each
+MOST = 20  # most features named, and sites of each
 
 
 def data_warnings(
     config: RunConfig, sites: Mapping[Site, Facts], features: Sequence[str], progress: Progress
 ) -> list[str]:
-    """Say what may be wrong, a line each, and return it.
+    """Print and return warnings, a line each.
 
-    Of files of this machine by the names of their columns, once for all simulated sites; of a hospital's own what it
-    tells of itself, which are counts; of all what their sums say of units, see `datasets.units`.
-    Of that the ``features``' names are told where they are known here.
+    Columns of local files are named, once for all simulated sites; hospitals report only counts. Differences of units
+    follow from all sites' sums, see `datasets.units`; ``features`` are the known names.
     """
     if not PROBLEMS[config.problem].needs_data:
         return []
@@ -58,7 +57,7 @@ def _units(sites: Mapping[Site, Facts], features: Sequence[str]) -> Iterator[str
     found = far_sites(moments)
     for feature, where in list(found.items())[:MOST]:
         name = repr(features[feature]) if features else f"{feature + 1} (of the names in alphabetical order)"
-        first = dict.fromkeys([*where, *range(len(names))])  # those that are far
+        first = dict.fromkeys([*where, *range(len(names))])  # the outliers first
         means = [
             f"{names[site]!r} {rounded(moments[site].mean[feature])} ± {rounded(moments[site].spread[feature], 2)}"
             for site in first
@@ -67,6 +66,6 @@ def _units(sites: Mapping[Site, Facts], features: Sequence[str]) -> Iterator[str
         at = examples([repr(names[site]) for site in where], MOST)
         text = f"feature {name} at {at} is far from the other sites'"
         text += f" (mean ± standard deviation: {examples(means, MOST)})"
-        yield f"{text}: is it in another unit there, or coded otherwise?"
+        yield f"{text}: is it in another unit there, or coded differently?"
     if len(found) > MOST:
         yield f"{len(found) - MOST} more features are far from the other sites' somewhere"

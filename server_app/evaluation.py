@@ -1,4 +1,4 @@
-"""The coordinator's own evaluation, on a common test set where there is one."""
+"""The coordinator's evaluation on the common test set, if there is one."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 def central_evaluation(
     config: RunConfig, problem: Problem, test: Samples | None, report: Report
 ) -> Callable[[int, Arrays], dict[str, float] | None]:
-    """Return the function that notes the model of a round and, where that is possible, evaluates it here.
+    """Return the function that records a round's model and, if possible, evaluates it here.
 
-    Models or statistics that stay at the sites leave nothing to test here.
+    Models or batch-norm statistics that stay at the sites cannot be evaluated here.
     """
     possible = not ALGORITHMS[config.algorithm].personalised and (test is not None or not problem.needs_data)
     every = config.evaluate_every
@@ -48,10 +48,7 @@ def central_evaluation(
 
 
 def judged_on(config: RunConfig, grid: Grid) -> dict[str, str]:
-    """Return digests of the samples that a run on this machine is judged on, by which `lab.compare` goes.
-
-    None where a site has no part in the run because of its data.
-    """
+    """Return digests of a simulation's evaluation samples, for `lab.compare`; none for a site that is left out."""
     if not (isinstance(grid, LocalGrid) and PROBLEMS[config.problem].needs_data):
         return {}
     try:
@@ -61,7 +58,7 @@ def judged_on(config: RunConfig, grid: Grid) -> dict[str, str]:
 
 
 def common_test_set(config: RunConfig, problem: Problem, data_summary: DataSummary, report: Report) -> Samples | None:
-    """Return the common test set; None where there is none: a hospital's own folder is nowhere but there."""
+    """Return the common test set; None if there is none, as with hospitals' folders."""
     wanted = PROBLEMS[config.problem].needs_data and config.central_test and config.dataset != "site"
     if not wanted or config.bn != "average" or ALGORITHMS[config.algorithm].personalised:
         return None

@@ -42,9 +42,9 @@ def evidence_of(
     other: Arrays | None,
     test: Samples | None,
 ) -> dict[str, Any] | None:
-    """Return the content of evidence.json, see `evidence.summary`; None where nothing is known of any score.
+    """Return the content of evidence.json, see `evidence.summary`; None without any statistics.
 
-    ``labels`` has what is known of each site's scores by label and site; of one label the name is empty.
+    ``labels`` has the sites' statistics by label (a single one's name is empty) and site.
     """
     if not config.evidence or not ranks(type(problem)):
         return None
@@ -66,12 +66,12 @@ def evidence_of(
 
 
 def compared_with(config: RunConfig, problem: Problem, given: InitModel | None) -> Arrays | None:
-    """Return the model that the run is compared with: x, and buffers where there are any; None for none.
+    """Return the model that the run is compared with: x, and buffers if there are any; or None.
 
     Raises
     ------
     ModelError
-        When it is of another network, or was trained on other features or other patients.
+        If it has another network, or was trained on other features or patients.
     """
     if given is None:
         return None
@@ -80,16 +80,16 @@ def compared_with(config: RunConfig, problem: Problem, given: InitModel | None) 
     try:
         theirs, data_summary = given.data_summary, problem.setting.data_summary
         if theirs.columns != data_summary.columns or theirs.shape != data_summary.shape:
-            text = "it was trained on other features, so the same patients have none of its scores"
+            text = "it was trained on other features, so it cannot score the same patients"
             raise ModelError(f"{key}: {text}", key="columns")
         if theirs.labels != data_summary.labels:
             text = other_labels(theirs.labels, data_summary.labels)
-            raise ModelError(f"{key}: {text}: take one of the same labels", key="labels")
+            raise ModelError(f"{key}: {text}: use one with the same labels", key="labels")
         moments = [(theirs.shift, data_summary.shift), (theirs.scale, data_summary.scale)]
         if any(len(a) != len(b) or not np.allclose(a, b, rtol=1e-4) for a, b in moments):
             raise ModelError(
-                f"{key}: its inputs were standardised otherwise, so it was trained on other patients, or they were "
-                "split otherwise: take a run on the same sites and the same seed",
+                f"{key}: its inputs were standardised differently, so it was trained on other patients or another "
+                "split: use a run on the same sites with the same seed",
                 key="standardise",
             )
         start, _ = given.start(problem)
@@ -104,7 +104,7 @@ def compared_with(config: RunConfig, problem: Problem, given: InitModel | None) 
 def _tested(
     config: RunConfig, problem: NetworkProblem, names: Sequence[str], model: Arrays, other: Arrays | None, test: Samples
 ) -> dict[str, Site]:
-    """Score the common test set, label by label; nothing where the model has diverged."""
+    """Score the common test set, label by label; empty if the model has diverged."""
     scores = _scores(problem, model, test)
     if not np.isfinite(scores).all():
         return {}
@@ -134,13 +134,13 @@ def _scores(problem: NetworkProblem, model: Arrays, test: Samples) -> Floats:
 
 
 def write(content: Mapping[str, Any], folder: Path) -> None:
-    """Write the file, as a whole."""
+    """Write the file atomically."""
     with atomic_writer(folder / FILE) as file:
         file.write(json.dumps(content, allow_nan=False).encode() + b"\n")
 
 
 def in_words(content: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines that a run ends with."""
+    """Yield the summary lines printed at the end of a run."""
     if "labels" not in content:
         yield from _of_a_label(content)
         return
@@ -155,7 +155,7 @@ def in_words(content: Mapping[str, Any]) -> Iterator[str]:
         )
         if content["mean"][key]
     ]
-    yield f"mean AUROC over labels: {'; '.join(means)}; evidence.json has the rest of each label"
+    yield f"mean AUROC over labels: {'; '.join(means)}; evidence.json has each label's details"
 
 
 def _of_a_label(content: Mapping[str, Any]) -> Iterator[str]:
@@ -182,7 +182,7 @@ def _of_a_label(content: Mapping[str, Any]) -> Iterator[str]:
         yield NOT_COMPARED
     if pooled:
         calibration = pooled["calibration"]
-        by = "after Platt scaling" if content["probabilities"]["by"] == "platt" else "as they are"
+        by = "after Platt scaling" if content["probabilities"]["by"] == "platt" else "unchanged"
         yield (
             f"average precision {format_estimate(pooled['auprc'])}; probabilities {by}: calibration slope "
             f"{format_estimate(calibration['slope'])}, Brier score {shown(calibration['brier'], digits=2)}"

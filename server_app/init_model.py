@@ -1,7 +1,6 @@
-"""The model that a run is given to start from: that of a finished run, or torchvision's weights.
+"""The initial model of a run from a file: that of a finished run, or torchvision's weights.
 
-The coordinator alone reads the file, once, before it asks anything of the sites. What it makes of it is the start that
-sites are sent, so that all of them, on every engine, have the same.
+Only the coordinator reads the file, once, before it contacts the sites, and sends them the resulting start.
 """
 
 from __future__ import annotations
@@ -28,25 +27,25 @@ if TYPE_CHECKING:
     from edelweiss.problems.network import NetworkProblem
 
 FRESH = 'init-head = "fresh"'
-NAMED = 3  # tensors that a message names; where the file is of another network it is all of them
+NAMED = 3  # most tensors named in a message
 
 
 @dataclass(frozen=True)
 class InitModel:
-    """What ``init-from`` or ``pretrained`` names: read, and not yet fitted to a problem.
+    """The content of the file named by ``init-from`` or ``pretrained``, not yet fitted to a problem.
 
     Attributes
     ----------
     config : RunConfig
-        Of the run that starts.
+        The new run's.
     file : Path
-        Where it was read.
+        The file.
     sha256 : str
         Its hash.
     state : dict of Tensor
-        Its tensors, by their names in a state dict.
+        Its state dict.
     facts : dict
-        What else a run's file says, see `ModelFile`; torchvision's says nothing.
+        The metadata of a run's file, see `ModelFile`; torchvision's has none.
     """
 
     config: RunConfig
@@ -57,12 +56,12 @@ class InitModel:
 
     @classmethod
     def read(cls, config: RunConfig) -> InitModel | None:
-        """Read the file that the run names; None where it names none.
+        """Read the file that the run names; None if it names none.
 
         Raises
         ------
         ModelError
-            When it cannot be read, or is none that a run can start from.
+            If it cannot be read, or a run cannot start from it.
         """
         if not (config.init_from or config.pretrained):
             return None
@@ -88,30 +87,27 @@ class InitModel:
 
     @property
     def data_summary(self) -> DataSummary:
-        """What a run's file says of the data that it was trained on."""
+        """The summary of its training data in a run's file."""
         return DataSummary.of_file(self.facts)
 
     def standardising(self, data_summary: DataSummary) -> DataSummary:
-        """Return what the sites agreed on, with the standardisation that a run's model was trained with.
-
-        Whether there is one at all `start` checks.
-        """
+        """Return the summary of all sites' data with the model's standardisation; `start` checks that both have one."""
         if not self.config.init_from:
             return data_summary
         return replace(data_summary, shift=self.data_summary.shift, scale=self.data_summary.scale)
 
     def start(self, problem: NetworkProblem) -> tuple[Arrays, str]:
-        """Fit the model to a problem that was just built; its batch-norm statistics go into the problem's network.
+        """Fit the model to a new problem; batch-norm statistics are loaded into its network.
 
         Returns
         -------
         tuple
-            x, and y where there is one; and what became of the file, in words.
+            x, and y if there is one; and a description of what was used.
 
         Raises
         ------
         ModelError
-            Listing all that does not fit; then nothing has been loaded.
+            With all mismatches; nothing is loaded then.
         """
         state, named, said = self._fitted(problem)
         if wrong := [*self._differences(problem, named), *self._misfits(problem, state)]:
@@ -127,14 +123,14 @@ class InitModel:
 
     @property
     def record(self) -> str:
-        """Return the line of TOML that says which file it was: a comment."""
+        """Return a TOML comment that identifies the file."""
         key = "init-from" if self.config.init_from else "pretrained"
         return f"# {key}: the file's SHA-256 is {self.sha256}\n"
 
     # ------------------------------------------------------------------ what of it is used
 
     def _fitted(self, problem: NetworkProblem) -> tuple[dict[str, Tensor], dict[str, Any], str]:
-        """Return the state dict to start from, the problem's scalars by their names, and what was done, in words."""
+        """Return the state dict to start from, the problem's scalars by name, and a description."""
         network, config = problem.network, self.config
         if config.pretrained:
             state, said = adapt_weights(config.model, network, self.state)
@@ -142,15 +138,15 @@ class InitModel:
         if config.init_head == "fresh":
             head, own = network.head_names(), network.state_dict(network.vector())
             state = {name: tensor for name, tensor in self.state.items() if name not in head}
-            return state | {name: own[name] for name in head}, {}, "its body; a head that is drawn anew"
+            return state | {name: own[name] for name in head}, {}, "its body, with a newly drawn head"
         if self.facts.get("problem") == config.problem:
             return self.state, self.facts, "its body and head"
-        return self.state, {}, "its body and head; what else the problem has is at its start"
+        return self.state, {}, "its body and head; the problem's other variables are initialised"
 
     # ------------------------------------------------------------------ what does not fit
 
     def _differences(self, problem: NetworkProblem, named: dict[str, Any]) -> Iterator[tuple[str, str]]:
-        """Yield how the model of a run differs from what this one needs, by what its file says."""
+        """Yield the differences between a run's model and what this run needs, from the file's metadata."""
         config, data_summary, facts = self.config, problem.setting.data_summary, self.facts
         if config.pretrained:
             return
@@ -182,14 +178,14 @@ class InitModel:
             yield "y", f"its y has {len(y)} entries, and here it has {problem.dual}: take {FRESH}"
 
     def _misfits(self, problem: NetworkProblem, state: dict[str, Tensor]) -> Iterator[tuple[str, str]]:
-        """Yield what of the tensors has no place in the network."""
+        """Yield the tensors that do not fit the network."""
         config, facts = self.config, self.facts
         if (model := facts.get("model", config.model)) != config.model:
-            yield "model", f"it is of model = {model!r}, and this run's is {config.model!r}: take the same model"
+            yield "model", f"it has model = {model!r}, but this run has {config.model!r}: use the same model"
         elif wrong := problem.network.mismatches(state):
             fix = f"take the weights of model = {config.model!r}"
             if facts.get("hidden", config.hidden) != config.hidden:
-                fix = f"it was trained with hidden = {facts['hidden']}, and this run has hidden = {config.hidden}"
+                fix = f"it was trained with hidden = {facts['hidden']}, but this run has hidden = {config.hidden}"
             elif wrong.keys() <= problem.network.head_names():
                 if config.init_from and self.data_summary.labels != problem.setting.data_summary.labels:
                     return  # which is said
@@ -197,23 +193,23 @@ class InitModel:
             more = f", and {len(wrong) - NAMED} more" if len(wrong) > NAMED else ""
             yield "hidden", f"{', '.join([*wrong.values()][:NAMED])}{more}: {fix}"
         elif broken := [name for name, tensor in state.items() if not tensor.isfinite().all()]:
-            yield "x", f"NaN or infinity in {', '.join(broken[:NAMED])}: take the model of a run that did not diverge"
+            yield "x", f"NaN or infinity in {', '.join(broken[:NAMED])}: use the model of a run that did not diverge"
 
 
 def other_labels(theirs: Sequence[str], here: Sequence[str]) -> str:
-    """Say that a model tells other labels apart than a run; of one label the name is empty."""
+    """Say that a model has other labels than a run; a single label's name is empty."""
     they, we = (f"the labels {', '.join(names)}" if names else "one label" for names in (theirs, here))
-    return f"it was trained on {they}, and this run is on {we}"
+    return f"it was trained on {they}, but this run is on {we}"
 
 
 def _content(data: bytes) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the tensors of a run's file, and what else it says."""
+    """Return the tensors and the metadata of a run's file."""
     try:
         stored = StoredTensors.of(data)
         if "d" in stored.facts:
-            raise ModelError("it is a site's own model, whose vectors have no names of layers", key="d")
+            raise ModelError("it is a site's own model, whose vectors do not name layers", key="d")
         if "shape" not in stored.facts:
-            raise ModelError("it does not describe its inputs, as the file of a run with a network does", key="shape")
+            raise ModelError("it does not describe its inputs, unlike the file of a run with a network", key="shape")
         ModelSchema.of_file(stored.facts, DataSummary.of_file(stored.facts))
     except ValueError as error:
         raise ModelError(str(error), key=getattr(error, "key", "") or "content") from None
@@ -226,5 +222,5 @@ def _key(config: RunConfig) -> str:
 
 def _sought(config: RunConfig) -> str:
     if config.init_from:
-        return "name the model.safetensors of a finished run, or the folder of one that left such a file"
+        return "name the model.safetensors of a finished run, or a run folder with that file"
     return f"name a file that torchvision publishes for model = {config.model!r}, downloaded before"

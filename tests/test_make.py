@@ -88,7 +88,7 @@ def test_a_run_that_is_interrupted_says_where_its_results_are(tmp_path: Path) ->
     folder = tmp_path / "runs" / "cut"
     code, said = followed(command, folder, 3, lambda pid: os.killpg(pid, signal.SIGINT))  # as Ctrl-C does it
     assert code != 0
-    assert f"stopped; what was reached is in {folder}" in said, said
+    assert f"stopped; results so far are in {folder}" in said, said
     assert not [word for word in CRASHES if word in said]
     rounds = [json.loads(line)["round"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert rounds == list(range(1, len(rounds) + 1))

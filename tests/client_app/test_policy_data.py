@@ -102,10 +102,10 @@ def test_a_run_that_skips_the_first_question_is_held_to_the_same(tmp_path: Path)
 
 
 DOUBTS: list[tuple[str, Callable[[int], Any], str]] = [
-    ("identifiers", lambda i: 4711 + i, "another whole number in each row"),
+    ("identifiers", lambda i: 4711 + i, "a different whole number in each row"),
     ("dates", lambda i: 20240101 + i % 28, "hold dates (YYYYMMDD)"),
-    ("the label", lambda i: 7 - 3 * (i < 15), "say the same as the label"),
-    ("a constant", lambda i: 3.5, "one and the same value"),
+    ("the label", lambda i: 7 - 3 * (i < 15), "copies of the label"),
+    ("a constant", lambda i: 3.5, "the same value in all rows"),
     ("nothing", lambda i: np.nan, "hold no value"),
 ]
 
@@ -122,7 +122,8 @@ def test_what_may_be_a_mistake_is_warned_of_and_refused_if_strict(
             answer = hospital.described()
         assert [r for r in caplog.records if "'marker_2'" in r.getMessage() and said in r.getMessage()]
         caplog.clear()
-    assert answer == f"data.csv: 1 columns {said}" or str(answer).startswith("data.csv: 1 columns hold")
+    assert str(answer).startswith("data.csv: 1 columns ")
+    assert said in str(answer)
     assert "marker" not in str(answer)
 
 
@@ -149,7 +150,7 @@ def test_a_good_table_raises_no_doubts_and_rows_that_repeat_do(tmp_path: Path) -
     features[:, 1] = np.arange(60) % 7
     assert isinstance(Hospital(tmp_path / "a", features, labels, strict=True).described(), Facts)
     features[50:], labels[50:] = features[40:50], labels[40:50]
-    assert Hospital(tmp_path / "b", features, labels, strict=True).described() == "10 rows repeat another one"
+    assert Hospital(tmp_path / "b", features, labels, strict=True).described() == "10 rows repeat an earlier one"
     categories = np.random.default_rng(0).integers(0, 2, features.shape)
     assert isinstance(Hospital(tmp_path / "few", categories, labels, strict=True).described(), Facts), "by chance"
 
@@ -159,7 +160,7 @@ def test_rows_that_contradict_each_other_raise_a_doubt(tmp_path: Path, caplog: p
     features, labels = table(60, seed=0)
     alike, other = features.copy(), labels.copy()
     alike[50:], other[50:] = alike[40:50], 1 - other[40:50]
-    said = "20 rows have all features in common with others, and another label"
+    said = "20 rows have the same features as others, but another label"
     assert Hospital(tmp_path / "strict", alike, other, strict=True).described() == said
     with caplog.at_level(logging.WARNING):
         assert isinstance(Hospital(tmp_path / "lax", alike, other).described(), Facts)
@@ -191,7 +192,7 @@ def test_a_table_without_a_header_does_not_tell_its_first_patient(tmp_path: Path
     rows = [",".join(re.sub("[0-9]", str(row % 10), cell) for cell in cells[:-1]) + f",{row % 2}" for row in range(60)]
     (hospital.data / "data.csv").write_text("\n".join([first, *rows]) + "\n")
     answer = str(hospital.described(label=label if isinstance(label, str) else cells[label]))
-    assert "the first line seems to hold values, not the names of the columns" in answer
+    assert "the first line seems to hold values" in answer
     assert not [cell for cell in cells if cell in answer.replace("problems", "")[12:] and len(cell) > 1]
 
 

@@ -65,14 +65,14 @@ def views(folder: Path) -> tuple[dict[str, Value], list[str]]:
 
 def bad_images(folder: Path) -> tuple[dict[str, Value], list[str]]:
     data = images(folder, lambda row: f"{row % 2},AP", bad=2)
-    return data | {"bad-images": 0.3, "model": "linear"}, ["4 of 24 images cannot be used, and are left out"]
+    return data | {"bad-images": 0.3, "model": "linear"}, ["4 of 24 images cannot be used"]
 
 
 def uncertain_labels(folder: Path) -> tuple[dict[str, Value], list[str]]:
     data = images(folder, lambda row: f"{'-1' if row < 3 else '' if row < 5 else row % 2},AP")
     told = [
         "6 of 24 values of labels are uncertain (-1), and read as 1",
-        "4 of 24 values of labels are blank, and taken for not known",
+        "4 of 24 values of labels are blank",
         "4 of 24 samples are left out",
     ]
     return data | {"uncertain": "ones", "blank": "ignore", "model": "linear"}, told
@@ -80,7 +80,7 @@ def uncertain_labels(folder: Path) -> tuple[dict[str, Value], list[str]]:
 
 def boxes(folder: Path) -> tuple[dict[str, Value], list[str]]:
     data = images(folder, lambda row: f"{row % 2},AP\n{row}.png,{row % 2},AP" if row < 3 else f"{row % 2},AP")
-    return data | {"model": "linear"}, ["6 of 30 rows list an image again"]
+    return data | {"model": "linear"}, ["6 of 30 rows repeat an image"]
 
 
 def a_personal_test(folder: Path) -> tuple[dict[str, Value], list[str]]:

@@ -147,8 +147,8 @@ def test_from_the_command_line(tmp_path: Path, number: signal.Signals, code: int
         assert run.wait() == code
     folder = tmp_path / "runs" / "cut"
     assert said.splitlines()[-2:] == [
-        f"stopped; what was reached is in {folder}",
-        f"it goes on with --run-config 'resume=\"{folder}\"'",
+        f"stopped; results so far are in {folder}",
+        f"continue with --run-config 'resume=\"{folder}\"'",
     ]
     assert {re.sub(r"\d+", "N", path.name) for path in folder.iterdir()} == {
         "config.toml",

@@ -22,7 +22,7 @@ from edelweiss.server_app.data_warnings import data_warnings
 from tests.said import has
 from tests.server_app.sites import STUDY, run_at, site_job, with_study, write_table
 
-LEAK = "alone tell the label almost without error"
+LEAK = "predict the label almost without error"
 N = 90
 
 
