@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-EVIDENCE, VERSION = "evidence.json", 1
+EVIDENCE, VERSION = "evidence.json", 2  # as of `evidence`; each earlier version is read
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,9 @@ class Recalibration:
             found = read_json(file)
         except (OSError, ValueError) as error:
             raise ModelError(f"{file} cannot be read: {reason(error)}", key=EVIDENCE) from None
-        if not isinstance(found, dict) or found.get("version") != VERSION:
+        if not isinstance(found, dict) or found.get("version") not in range(1, VERSION + 1):
             version = found.get("version") if isinstance(found, dict) else None
-            text = f"{file} has version {shown(version)}, and this release reads {VERSION}"
+            text = f"{file} has version {shown(version)}, and this release reads 1 to {VERSION}"
             raise ModelError(f"{text}: remove it, or use the release that wrote it", key="version", value=version)
         if not labels:
             return (cls._of(found, file),)

@@ -27,7 +27,7 @@ build-backend = "hatchling.build"
 name = "outsider"
 version = "1.0"
 [project.entry-points."edelweiss.algorithms"]
-fedprox = "outsider.mine:FedProx"
+proximal = "outsider.mine:Proximal"
 [project.entry-points."edelweiss.problems"]
 focal = "outsider.mine:Focal"
 [project.entry-points."edelweiss.models"]
@@ -35,10 +35,10 @@ own-net = "outsider.mine:Net"
 [project.entry-points."edelweiss.metrics"]
 sensitivity = "outsider.mine:sensitivity"
 """
-NAMES = ("fedprox", "focal", "own-net", "sensitivity")
+NAMES = ("proximal", "focal", "own-net", "sensitivity")
 JOB: dict[str, Value] = {
-    "algorithm": "fedprox",
-    "fedprox.mu": 0.1,
+    "algorithm": "proximal",
+    "proximal.mu": 0.1,
     "problem": "focal",
     "focal.gamma": 1.0,
     "model": "own-net",

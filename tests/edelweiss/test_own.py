@@ -56,7 +56,7 @@ def run(mine: Any, folder: Path) -> ew.Run:
 
 def simulated(mine: Any, folder: Path, **more: Any) -> ew.Run:
     own = {"model": mine.Net, "metrics": [mine.sensitivity], "runs_dir": folder / "runs"}
-    return ew.simulate(mine.FedProx(mu=0.1), mine.Focal(gamma=1.0), mine.hospitals, **own, **QUICK | more)
+    return ew.simulate(mine.Proximal(mu=0.1), mine.Focal(gamma=1.0), mine.hospitals, **own, **QUICK | more)
 
 
 def in_a_fresh_process(folder: Path, code: str) -> subprocess.CompletedProcess[str]:
@@ -65,7 +65,7 @@ def in_a_fresh_process(folder: Path, code: str) -> subprocess.CompletedProcess[s
 
 
 def test_all_of_ones_own_is_a_run_like_any(run: ew.Run) -> None:
-    assert (run.config.algorithm, run.config.problem) == ("fedprox", "focal")
+    assert (run.config.algorithm, run.config.problem) == ("proximal", "focal")
     assert list(run.metrics[-1]["sites"]) == ["north", "south"]
     assert run.config.hyper["mu"] == 0.1
     assert run.config.options == {"gamma": 1.0}
@@ -91,11 +91,11 @@ def test_a_metric_that_raises_is_said(mine: Any, folder: Path) -> None:
 
 
 def test_the_algorithm_is_what_its_code_says(run: ew.Run, mine: Any, folder: Path) -> None:
-    # Without its pull, FedProx is FedAvg but for the last bits; with it, it is not.
-    plain = ew.simulate(mine.FedProx(mu=0.0), ew.Bce(), mine.hospitals, runs_dir=folder / "runs", **QUICK)
+    # Without its pull, it is FedAvg but for the last bits; with it, it is not.
+    plain = ew.simulate(mine.Proximal(mu=0.0), ew.Bce(), mine.hospitals, runs_dir=folder / "runs", **QUICK)
     average = ew.simulate(ew.FedAvg(lr=0.1), ew.Bce(), mine.hospitals, runs_dir=folder / "runs", **QUICK)
     assert np.allclose(plain.arrays["x"], average.arrays["x"], atol=1e-6)
-    pulled = ew.simulate(mine.FedProx(mu=5.0), ew.Bce(), mine.hospitals, runs_dir=folder / "runs", **QUICK)
+    pulled = ew.simulate(mine.Proximal(mu=5.0), ew.Bce(), mine.hospitals, runs_dir=folder / "runs", **QUICK)
     assert not np.allclose(pulled.arrays["x"], average.arrays["x"])
 
 
@@ -141,18 +141,18 @@ def test_a_stopped_run_goes_on_in_a_fresh_process_that_is_given_the_classes_agai
     goes_on = 'run = ew.simulate(resume="runs/stopped"{}); print(run.arrays["x"].tolist())'
     without = in_a_fresh_process(folder, "import edelweiss as ew\n" + goes_on.format(""))
     assert "PlugInError" in without.stderr
-    assert "fedprox" in without.stderr
+    assert "proximal" in without.stderr
     given = (
-        ", algorithm=mine.FedProx, problem=mine.Focal, model=mine.Net, data=mine.hospitals, metrics=[mine.sensitivity]"
+        ", algorithm=mine.Proximal, problem=mine.Focal, model=mine.Net, data=mine.hospitals, metrics=[mine.sensitivity]"
     )
     done = in_a_fresh_process(folder, "import edelweiss as ew, mine\n" + goes_on.format(given))
     assert done.stdout.strip() == str(run.arrays["x"].tolist()), done.stderr
 
 
 def test_keys_name_them_too(run: ew.Run, mine: Any, folder: Path) -> None:
-    keys = {"algorithm": "mine:FedProx", "problem": "mine:Focal", "model": "mine:Net", "dataset": "mine:hospitals"}
+    keys = {"algorithm": "mine:Proximal", "problem": "mine:Focal", "model": "mine:Net", "dataset": "mine:hospitals"}
     keys["metrics"] = "mine:sensitivity"
-    named = {**keys, "sites": 2, "partition": "sites", "fedprox.mu": 0.1, "focal.gamma": 1.0}
+    named = {**keys, "sites": 2, "partition": "sites", "proximal.mu": 0.1, "focal.gamma": 1.0}
     other = ew.simulate({**named, "runs-dir": str(folder / "runs")}, **QUICK, workers=1)
     assert np.array_equal(other.arrays["x"], run.arrays["x"])
 
@@ -173,7 +173,7 @@ def test_a_model_file_makes_no_process_import_what_it_names(run: ew.Run, tmp_pat
 def test_a_run_folder_makes_no_process_import_what_it_names(run: ew.Run, tmp_path: Path) -> None:
     (tmp_path / "trap.py").write_text("raise SystemExit('it was imported')", encoding="utf-8")
     text = (run.folder / "config.toml").read_text(encoding="utf-8")
-    (tmp_path / "config.toml").write_text(text.replace('"fedprox"', '"trap:FedProx"'), encoding="utf-8")
+    (tmp_path / "config.toml").write_text(text.replace('"proximal"', '"trap:Proximal"'), encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(tmp_path))
         with pytest.raises(ConfigError):
@@ -228,7 +228,7 @@ class Unfinished(ew.NetworkProblem):
         {"algorithm": 3},
         {"problem": Unfinished},
         {"problem": "mine:Nowhere"},
-        {"algorithm": "nowhere:FedProx"},
+        {"algorithm": "nowhere:Proximal"},
         {"model": nn.Linear(2, 1)},
         {"data": "mine:Net.forward.__name__"},
     ],
@@ -278,11 +278,11 @@ def test_a_class_without_a_name_is_called_as_itself_and_not_as_its_parent() -> N
 def test_a_sweep_compares_and_tunes_ones_own(mine: Any, folder: Path) -> None:
     study = {
         "base": {"problem": "bce", "rounds": 1, "local_steps": 1},
-        "compare": {"algorithm": ["fedavg", mine.FedProx]},
-        "tune": {"fedprox.mu": [0.1, 1.0], "fedavg.lr": [0.1, 0.2]},
+        "compare": {"algorithm": ["fedavg", mine.Proximal]},
+        "tune": {"proximal.mu": [0.1, 1.0], "fedavg.lr": [0.1, 0.2]},
         "seeds": [0],
         "grow": 0,
     }
     found = ew.sweep(study, mine.hospitals, model=mine.Net, to=folder / "sweep", jobs=1, metrics=["auroc"])
-    assert {each.run.settings.get("algorithm", "codasca") for each in found.found} == {"fedavg", "fedprox"}
+    assert {each.run.settings.get("algorithm", "codasca") for each in found.found} == {"fedavg", "proximal"}
     assert (folder / "sweep" / "winner.toml").exists()
