@@ -196,26 +196,16 @@ def sweep(
     from edelweiss.common.cores import cores
     from edelweiss.common.files import as_path
     from edelweiss.common.scratch import Scratch
-    from edelweiss.lab.sweep.file import read
-    from edelweiss.lab.sweep.folder import finish, keep, owned
-    from edelweiss.lab.sweep.jobs import Sweep
-    from edelweiss.lab.sweep.workers import run
+    from edelweiss.lab.sweep import folder
 
     leave_unguarded_script()
     with ExitStack() as stack:
         file = Path("sweep.toml") if isinstance(study, Mapping) else as_path(os.fspath(study))
-        folder = as_path(os.fspath(to) or f"runs/{file.stem}").resolve()
         if isinstance(study, Mapping):
             base = load_own(stack.enter_context(_settings({}, "", data, model, (), study.get("base", {}))))
-            file = stack.enter_context(Scratch()) / "sweep.toml"
+            file = stack.enter_context(Scratch()) / file
             file.write_text(_sweep_toml({**study, "base": base}), encoding="utf-8")
-        found, content = read(file)
-        done = Sweep(found, folder / "runs")
-        done.check()
-        keep(file, content, folder)
-        with owned(folder):
-            run(done, jobs or cores(), "")
-            return finish(done, folder, list(metrics), ("rounds",))
+        return folder.sweep(file, os.fspath(to) or f"runs/{file.stem}", jobs or cores(), metrics=metrics)[1]
 
 
 def _sweep_toml(study: Mapping[str, Any]) -> str:

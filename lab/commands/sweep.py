@@ -12,7 +12,6 @@ from edelweiss.lab.compare import AGAINST
 
 SUMMARY = "do many runs, and choose among them"
 DESCRIPTION = "Do the runs of a grid or a random search, choose on held-out samples, and compare what was chosen."
-MOST_JOBS = 1024
 ENGINES = ("processes", "ray")
 
 
@@ -29,30 +28,16 @@ def takes(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Do a sweep; returns the exit code."""
-    from edelweiss.common import shown
-    from edelweiss.common.files import as_path, reason, unwritable
+    from edelweiss.common.files import reason
     from edelweiss.config import ConfigError
-    from edelweiss.lab.compare.comparison import require_metrics
-    from edelweiss.lab.sweep.file import read
-    from edelweiss.lab.sweep.folder import finish, keep, owned
-    from edelweiss.lab.sweep.jobs import Sweep
-    from edelweiss.lab.sweep.workers import StoppedError, run
+    from edelweiss.lab.sweep.folder import sweep
+    from edelweiss.lab.sweep.workers import StoppedError
 
-    folder = options.to or Path("runs") / options.file.stem
+    to = options.to or f"runs/{options.file.stem}"
+    how = {"metrics": options.metric, "against": options.against or ("rounds",)}
+    how |= {"data_root": options.data_root, "engine": options.engine}
     try:
-        if not 1 <= options.jobs <= MOST_JOBS:
-            raise ConfigError("command", [f"--jobs {options.jobs}: must be from 1 to {MOST_JOBS}"])
-        if wrong := unwritable(folder):
-            raise ConfigError("command", [f"--to {shown(str(folder))}: {wrong}"])
-        folder = as_path(folder).resolve()
-        study, content = read(options.file)
-        sweep = Sweep(study, folder / "runs")
-        sweep.check()
-        require_metrics(sweep.kinds(), options.metric)
-        keep(options.file, content, folder)
-        with owned(folder):
-            run(sweep, options.jobs, options.data_root, options.engine)
-            comparison = finish(sweep, folder, options.metric, options.against or ("rounds",))
+        folder, comparison = sweep(options.file, to, options.jobs, **how)
         print(comparison.markdown())
         if (folder / "winner.toml").exists():
             print(f"run it with: edelweiss --run-config {folder / 'winner.toml'}")
@@ -63,7 +48,7 @@ def main(options: argparse.Namespace) -> int:
         print(f"error: {error}\nFinished runs are kept: the same command goes on from there.", file=sys.stderr)
         return 1
     except OSError as error:
-        print(f"error: {folder}: {reason(error)}", file=sys.stderr)
+        print(f"error: {to}: {reason(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("interrupted; finished runs are kept: the same command goes on from there", file=sys.stderr)

@@ -10,14 +10,18 @@ import statistics
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from edelweiss.common import shown as quoted
 from edelweiss.common import to_toml
-from edelweiss.common.files import read_toml, reason
+from edelweiss.common.files import as_path, read_toml, reason, unwritable
 from edelweiss.config import ConfigError
-from edelweiss.lab.compare.comparison import Comparison
+from edelweiss.lab.compare.comparison import Comparison, require_metrics
 from edelweiss.lab.compare.folders import read
 from edelweiss.lab.compare.runs import MACHINE, lower_is_better, metric, shown
 from edelweiss.lab.compare.text import NOTHING, number, spread, write_csv
+from edelweiss.lab.sweep.file import read as read_file
 from edelweiss.lab.sweep.job import different, parsed
+from edelweiss.lab.sweep.jobs import Sweep
+from edelweiss.lab.sweep.workers import run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -25,11 +29,45 @@ if TYPE_CHECKING:
 
     from edelweiss.common import Value
     from edelweiss.lab.sweep.job import Job
-    from edelweiss.lab.sweep.jobs import Sweep
     from edelweiss.lab.sweep.study import Study
 
 FREE = {"seeds", "draws"}  # of the file: with others, runs that are there stay good
 COPY = "sweep.toml"
+MOST_JOBS = 1024
+
+
+def sweep(
+    file: Path,
+    to: str | Path,
+    jobs: int,
+    *,
+    metrics: Sequence[str] = (),
+    against: Sequence[str] = ("rounds",),
+    data_root: str = "",
+    engine: str = "processes",
+) -> tuple[Path, Comparison]:
+    """Do the runs of a file that are missing, ``jobs`` at a time; return the folder, and what was chosen, compared.
+
+    Raises
+    ------
+    ConfigError
+        Before the first run, for all that is wrong with the file and the arguments.
+    StoppedError
+        When a run cannot be done.
+    """
+    if not 1 <= jobs <= MOST_JOBS:
+        raise ConfigError("command", [f"--jobs {jobs}: must be from 1 to {MOST_JOBS}"])
+    if wrong := unwritable(to):
+        raise ConfigError("command", [f"--to {quoted(str(to))}: {wrong}"])
+    folder = as_path(to).resolve()
+    study, content = read_file(file)
+    runs = Sweep(study, folder / "runs")
+    runs.check()
+    require_metrics(runs.kinds(), metrics)
+    keep(file, content, folder)
+    with owned(folder):
+        run(runs, jobs, data_root, engine)
+        return folder, finish(runs, folder, metrics, against)
 
 
 @contextmanager
