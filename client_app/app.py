@@ -1,6 +1,6 @@
-"""The ClientApp: what a hospital runs. Three messages: describe yourself, train, evaluate for the last time.
+"""The site as Flower's ClientApp; it answers three messages: query, train, evaluate.
 
-What it does is imported with the first message: a program that only starts it has no use for torch.
+Handlers are imported with the first message, so that a program that only starts it does not load torch.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ KINDS = ("query", "train", "evaluate")
 
 
 def in_kind(message: Message, context: Context, answer: Callable[[Message, Context], Message]) -> Message:
-    """Answer as the coordinator asks: in a parcel if the message came in one; see `federation.batching`."""
+    """Batch the reply if the message was batched; see `federation.batching`."""
     from edelweiss.federation.batching import reply_in_kind
 
     return reply_in_kind(message, context, answer)
@@ -48,7 +48,7 @@ app.evaluate()(partial(answered, "evaluate"))
 
 
 def call(message: Message, context: Context) -> Message:
-    """Let the app answer in this process; an exception becomes an error answer, as in Flower's own engines."""
+    """Answer in this process; an exception becomes an error reply, as in Flower's own engines."""
     return _surviving(message, partial(in_kind, message, context, answer))
 
 
@@ -75,7 +75,7 @@ def call_together(messages: Sequence[Message], contexts: Sequence[Context]) -> l
     def begun(message: Message, context: Context) -> Passage:
         passage = Passage("train", message, context)
         if passage.update and not passage.update.stacks:
-            passage.done_alone()  # before another site's statistics are in the network that they share
+            passage.done_alone()  # before another site's statistics are loaded into the shared network
         return passage
 
     def finished(passage: Passage, do: Callable[[], Updated]) -> Message:
@@ -98,7 +98,7 @@ def call_together(messages: Sequence[Message], contexts: Sequence[Context]) -> l
 
 
 def _surviving(message: Message, do: Callable[[], T]) -> T | Message:
-    """Do something for a message; an exception becomes an error answer: the process must survive whatever it does."""
+    """Call a function for a message; an exception becomes an error reply, so that the process survives."""
     try:
         return do()
     except Exception as error:

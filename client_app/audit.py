@@ -1,7 +1,7 @@
-"""What came to a site and what left it, line by line, in a file that shows whether a line was changed or taken out.
+"""The tamper-evident audit log of a site's messages.
 
-Each line is a JSON object and holds the SHA-256 of the line before it. A second file, the seal, holds how many lines
-there are and the hash of the last. Names, shapes, norms and sizes are written; no values, no paths.
+Each line is a JSON object with the SHA-256 of the previous line. A second file, the seal, holds the number of lines and
+the hash of the last. The log has names, shapes, norms and sizes, but no values and no paths.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from edelweiss.problems import Arrays
 
 FILE, SEAL = "audit.jsonl", "audit.seal"
-TAIL = 4096  # bytes that are read from the end for the last line; more where it is longer
-LONGEST, MOST = 40, 100  # characters of a name, and names of arrays or numbers, that are written of a message
-START = "0" * 64  # what the first line holds in place of a hash
+TAIL = 4096  # bytes first read from the end to find the last line
+LONGEST, MOST = 40, 100  # most characters of a name, and most names logged per message
+START = "0" * 64  # in place of a hash in the first line
 
 
 class AuditError(FieldError):
-    """The log is not what was written; ``row`` is the first line that is wrong."""
+    """The log was altered; ``row`` is the first bad line."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Audit:
     folder : Path
         The site's own state folder.
     run : str
-        Flower's number of the run that lines are written of.
+        Flower's id of the run.
     """
 
     folder: Path
@@ -57,13 +57,13 @@ class Audit:
 
     @classmethod
     def of(cls, context: Context) -> Audit | None:
-        """Return the log of a site; None where it plays a part of public data, or has no state-dir of its own."""
+        """Return a site's log; None for a simulated site, or one without a state-dir."""
         node = context.node_config
         own = node.get("state-dir") and (context.run_config.get("dataset") == "site" or "partition-id" not in node)
         return cls(Path(str(node["state-dir"])).expanduser(), str(context.run_id)) if own else None
 
     def received(self, message: Message, vectors: Mapping[str, Vectors]) -> None:
-        """Write what came, with its vectors by the name of their record."""
+        """Log a received message, with its vectors by record name."""
         each = [(name, array, one) for one in vectors.values() for name, array in one.arrays.items()]
         arrays = [
             _array(name, len(array.data), one.written.get(name), one.meant.get(name)) for name, array, one in each
@@ -71,16 +71,16 @@ class Audit:
         self._write("in", message, message.content, arrays)
 
     def sent(self, message: Message, content: RecordDict, written: Arrays) -> None:
-        """Write what is about to leave, in answer to a message, with its vectors as they are written."""
+        """Log a reply before it is sent, with its encoded vectors."""
         self._write("out", message, content, arrays_of(written))
 
     def broken(self, message: Message, reason: str) -> None:
-        """Write that the answer is an error that nobody foresaw, if that can be written."""
+        """Log an error reply after an unexpected exception, if possible."""
         with contextlib.suppress(OSError, AuditError):
             self._append({**self._head("out", message), "refused": reason})
 
     def turned_away(self, message: Message, reason: str) -> None:
-        """Write what came and is answered without being looked into, and why."""
+        """Log a message that is rejected unread, and why."""
         self._append(self._head("in", message))
         self._append({**self._head("out", message), "refused": reason})
 
@@ -108,15 +108,13 @@ class Audit:
         }
 
     def _append(self, line: Mapping[str, Any]) -> None:
-        """Add a line behind the last, and seal it."""
+        """Append a line and update the seal."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle = os.open(self.folder / FILE, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         with os.fdopen(handle, "r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             count, last = self._sealed()
-            if (end := _last_line(file)) and end[
-                "before"
-            ] == last:  # written by a process that was ended before the seal
+            if (end := _last_line(file)) and end["before"] == last:  # the process was killed before it updated the seal
                 count, last = count + 1, _hash(end["text"])
             text = json.dumps({**line, "before": last}, separators=(",", ":")).encode()
             file.write(text + b"\n")
@@ -126,27 +124,25 @@ class Audit:
             os.replace(draft, self.folder / SEAL)
 
     def _sealed(self) -> tuple[int, str]:
-        """Return how many lines there are, and the hash of the last."""
+        """Return the sealed number of lines and hash of the last."""
         try:
             seal = read_json(self.folder / SEAL)
             return int(seal["lines"]), str(seal["last"])
         except FileNotFoundError:
             return 0, START
         except (OSError, ValueError, LookupError, TypeError):
-            raise AuditError(
-                f"{SEAL} cannot be read, so nobody can say whether lines are missing at the end", key=SEAL
-            ) from None
+            raise AuditError(f"{SEAL} cannot be read, so lines may be missing at the end", key=SEAL) from None
 
     # ------------------------------------------------------------------ reading it
 
     def lines(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield the lines, each with its hash and checked against the one before it; at the end against the seal.
+        """Yield the lines with their hashes, each checked against the previous one, the last against the seal.
 
         Raises
         ------
         AuditError
-            At the first line that does not follow the one before it, and where lines are missing at the end. Whoever
-            can write the folder can write both files anew; a hash that was noted elsewhere shows that.
+            At the first line that does not follow the previous one, or if lines are missing at the end. An attacker
+            who rewrites both files is detected only by a hash noted elsewhere.
         """
         count, sealed = self._sealed()
         number, last, before = 0, START, START
@@ -155,22 +151,22 @@ class Audit:
                 line, before = _parsed(text), last
                 if line is None or line.get("before") != last:
                     raise AuditError(
-                        f"line {number} does not follow the line before it: one of the two was changed, or lines were "
-                        "taken out or put in between",
+                        f"line {number} does not follow the previous line: one of them was changed, or lines were "
+                        "removed or inserted between them",
                         row=number,
                     )
                 last = _hash(text.rstrip(b"\n"))
                 yield last, line
         if number < count:
-            said = f"line {number + 1} is missing, and all that follow it up to line {count}"
+            said = f"lines {number + 1} to {count} are missing"
             raise AuditError(said, row=number + 1)
         if (number, last) != (count, sealed) and (number, before) != (count + 1, sealed):
-            said = f"line {number} is not the last one that was sealed, which was line {count}"
+            said = f"line {number} is the last, but the seal is for line {count}"
             raise AuditError(said, row=number)
 
 
 def contents(content: RecordDict, arrays: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return what a message holds without its values: its arrays, see `_array`, and the names of its numbers."""
+    """Describe a message without values: its arrays, see `_array`, and the names of its numbers."""
     from flwr.app import ArrayRecord
 
     numbers: list[str] = []
@@ -182,7 +178,7 @@ def contents(content: RecordDict, arrays: list[dict[str, Any]]) -> dict[str, Any
 
 
 def arrays_of(written: Arrays) -> list[dict[str, Any]]:
-    """Return what is written down of vectors, see `_array`; the norm of a rounded one is that of what it stands for."""
+    """Describe vectors, see `_array`; the norm of a rounded vector is that of its decoded value."""
     from edelweiss.federation.encoding import decode
 
     meant = decode(written)
@@ -190,18 +186,18 @@ def arrays_of(written: Arrays) -> list[dict[str, Any]]:
 
 
 def _array(name: str, size: int, written: Tensor | None, meant: Tensor | None) -> dict[str, Any]:
-    """Return name, shape, norm and bytes of a vector; without ``written`` it is none, and the message is refused."""
+    """Return name, shape, norm and bytes of a vector; no shape and norm for an invalid one (``written`` is None)."""
     import numpy as np
 
     if written is None:
         return {"name": _short(name), "shape": None, "norm": None, "bytes": size}
     norm = float(np.linalg.norm((written if meant is None else meant).numpy()))
-    told = norm if math.isfinite(norm) else None  # which JSON has no word for
+    told = norm if math.isfinite(norm) else None  # JSON has no NaN or infinity
     return {"name": _short(name), "shape": list(written.shape), "norm": told, "bytes": written.nbytes}
 
 
 def _short(name: object) -> str:
-    """Return what a message calls something; who sends it may not fill the log, nor do anything to a terminal."""
+    """Shorten and escape a name from a message, which may be hostile."""
     text = str(name)
     return "".join(c if c.isprintable() else "?" for c in text[:LONGEST]) + "…" * (len(text) > LONGEST)
 
@@ -219,7 +215,7 @@ def _parsed(text: bytes) -> dict[str, Any] | None:
 
 
 def _last_line(file: BinaryIO) -> dict[str, Any] | None:
-    """Return the last line with its text; what a process left half written is cut off. None where there is none."""
+    """Return the last line with its text, after truncating a partial one; None for an empty log."""
     size, length = file.seek(0, os.SEEK_END), TAIL
     while True:
         file.seek(max(0, size - length))

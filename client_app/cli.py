@@ -1,6 +1,6 @@
-"""``edelweiss-site COMMAND``: what a hospital does by itself; each command is a file in ``client_app/commands``.
+"""``edelweiss-site COMMAND``: the commands of a hospital's operator, one file each in ``client_app/commands``.
 
-Only the file of the command that is asked for is imported, and it imports what is heavy when it runs.
+Only the file of the given command is imported, and heavy imports happen when it runs.
 """
 
 from __future__ import annotations
@@ -10,32 +10,32 @@ import sys
 from importlib import import_module
 
 COMMANDS = {
-    "approve": "let a run that waits for you begin",
-    "audit": "show what came and what left, and check that the log is whole",
-    "doctor": "try all that join needs, and say how to mend what fails",
-    "join": "connect to a coordinator, answer its messages, and stay",
-    "personalise": "train a head of your own on the body of a finished run",
-    "predict": "score patients with a model that your site has kept",
-    "refuse": "turn a run away that waits for you, or withdraw from one that has begun",
-    "runs": "show the runs that wait for you, and what each would compute and send",
+    "approve": "approve a waiting run",
+    "audit": "show what the site received and sent, and verify the log",
+    "doctor": "test everything that join needs, and say how to fix what fails",
+    "join": "connect to a coordinator and answer its messages",
+    "personalise": "train your own head on the body of a finished run",
+    "predict": "score patients with a model that your site has saved",
+    "refuse": "refuse a waiting run, or withdraw from one that has begun",
+    "runs": "show the waiting runs, and what each would compute and send",
 }
-"""What there is. The file has DESCRIPTION, declare(parser), which names its options, and run(options), which returns
-the exit code, or None for 0."""
+"""The commands. Each file has DESCRIPTION, declare(parser), which adds its options, and run(options), which returns the
+exit code, or None for 0."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Do what the command line says.
+    """Run the command line.
 
     Returns
     -------
     int
-        0; 1 for data, a model or a state folder that cannot be used; 2 for a configuration; else what the command says.
+        0; 1 for unusable data, models or state folders; 2 for an invalid configuration; else the command's own.
     """
     from edelweiss.common import Registry
 
-    Registry.discovers = False  # what runs here beside this app, the policy says
+    Registry.discovers = False  # the policy decides which plug-ins run here
     given = sys.argv[1:] if arguments is None else arguments
-    parser = argparse.ArgumentParser(prog="edelweiss-site", description="What a hospital does by itself.")
+    parser = argparse.ArgumentParser(prog="edelweiss-site", description="The commands of a hospital's operator.")
     commands = parser.add_subparsers(dest="command", required=True)
     for name, summary in COMMANDS.items():
         if [name] == given[:1]:
@@ -52,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def explained(error: Exception) -> int:
-    """Print a user's mistake and return the exit code for it; what is none is raised again."""
+    """Print a user's mistake and return its exit code; re-raise any other exception."""
     from edelweiss.client_app.errors import RefusedError
     from edelweiss.client_app.memory import StateError
     from edelweiss.client_app.personalise import PersonaliseError

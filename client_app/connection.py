@@ -1,4 +1,4 @@
-"""What it takes to connect to a coordinator: its address, the authority that it trusts, this site's key."""
+"""The settings of a connection to a coordinator: address, certificate authority, key."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Address = Annotated[str, AfterValidator(address)]
 
 
 class JoinConfig(SiteConfig):
-    """What ``join`` is told: by its options, or by the top-level keys of the file that ``--policy`` names."""
+    """The settings of ``join``, from its options or the top-level keys of the file named by ``--policy``."""
 
     superlink: Address = Field("", description="HOST:PORT of the coordinator")
     root_certificates: str = Field("", description="file of the authority that signed the coordinator's certificate")
@@ -40,7 +40,7 @@ class JoinConfig(SiteConfig):
 
     @classmethod
     def read(cls, file: str, options: Mapping[str, Value]) -> JoinConfig:
-        """Read the file, if one is named; options count more.
+        """Read the file, if one is named; options take precedence.
 
         Raises
         ------
@@ -61,13 +61,13 @@ class JoinConfig(SiteConfig):
         if bool(values.get("insecure")) == bool(values.get("root-certificates")):
             problems.append("root-certificates: name the coordinator's ca.crt; without TLS, say insecure instead")
         if values.get("insecure") and values.get("key"):
-            problems.append("key: it is of no use with insecure; leave one of them out")
+            problems.append("key: it has no effect with insecure; leave one of them out")
         if config is None or problems:
             raise ConfigError("join", problems)
         return config
 
     def node_config(self) -> dict[str, Value]:
-        """Return what the ClientApp reads."""
+        """Return the node-config for the ClientApp."""
         return self.model_dump(by_alias=True, exclude_defaults=True, include=set(SiteConfig.model_fields))
 
 
@@ -77,7 +77,7 @@ def read_key(file: str) -> EllipticCurvePrivateKey:
     Raises
     ------
     ConfigError
-        When there is none that Flower can use.
+        If it is not one that Flower can use.
     """
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
@@ -88,13 +88,13 @@ def read_key(file: str) -> EllipticCurvePrivateKey:
     except OSError as error:
         raise ConfigError("join", [f"key: {shorter(file)} cannot be read: {reason(error)}"]) from None
     except TypeError:  # a passphrase was not given
-        mend = f"ssh-keygen -p -N '' -f {file} takes it off"
-        raise ConfigError("join", [f"key: {file} has a passphrase, and nobody is there to type it; {mend}"]) from None
+        mend = f"remove it with ssh-keygen -p -N '' -f {file}"
+        raise ConfigError("join", [f"key: {file} has a passphrase, which cannot be typed here; {mend}"]) from None
     except (ValueError, UnsupportedAlgorithm):
         key = None
     if not isinstance(key, EllipticCurvePrivateKey):
-        mend = "ssh-keygen -t ecdsa -b 384 -N '' makes one"
-        raise ConfigError("join", [f"key: {file} is no private ECDSA key in OpenSSH's format; {mend}"])
+        mend = "make one with ssh-keygen -t ecdsa -b 384 -N ''"
+        raise ConfigError("join", [f"key: {file} is not a private ECDSA key in OpenSSH's format; {mend}"])
     return key
 
 
@@ -104,7 +104,7 @@ def read_certificates(file: str) -> bytes:
     Raises
     ------
     ConfigError
-        When there are none.
+        If there are none.
     """
     from cryptography.x509 import load_pem_x509_certificates
 
@@ -124,7 +124,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "--policy",
         default="",
         metavar="SITE.toml",
-        help="file with any of these keys, and with your rules in its table [policy]",
+        help="file with any of these keys, and your rules in its table [policy]",
     )
     for key, f in JoinConfig.keys().items():
         if key == "policy":
@@ -136,7 +136,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def given(options: argparse.Namespace) -> JoinConfig:
-    """Read what the options say.
+    """Read the options.
 
     Raises
     ------

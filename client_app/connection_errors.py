@@ -1,4 +1,4 @@
-"""Why a site has no connection to its coordinator, in one line, with what mends it."""
+"""Explanations of connection errors in one line, with a fix."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ FAILURES = (
     ),
     (
         "wrong.?version.?number",
-        "{address} answers without TLS: a coordinator that does is for tests on one machine "
-        "only, with --insecure; else the port is wrong",
+        "{address} answers without TLS: it is a coordinator for tests on one machine, which takes --insecure, or the "
+        "port is wrong",
     ),
     (
         "hostname verification|peer name .* not in",
-        "the coordinator's certificate is not for the name {host}: connect "
-        "by a name that is in it, or let the coordinator issue another one",
+        "the coordinator's certificate is not for the name {host}: connect by a name in the certificate, or let the "
+        "coordinator issue another one",
     ),
     (
         "certificate.?verify.?failed|self.?signed|unknown ca",
@@ -33,27 +33,27 @@ FAILURES = (
         "authority in root-certificates: get the ca.crt of this coordinator",
     ),
     ("dns|name resolution|domain name", "the name {host} cannot be resolved: check superlink, and this machine's DNS"),
-    ("connection refused", "nobody listens at {address}: the coordinator is not running yet, or the port is wrong"),
+    ("connection refused", "nothing listens at {address}: the coordinator is not running yet, or the port is wrong"),
     ("timed? ?out|deadline|unreachable|no route", "{address} does not answer: a firewall may be in between"),
     (
         "socket closed|connection reset|broken pipe|goaway|handshak|recvmsg",
-        "the coordinator ended the connection; if it stays so, one side uses TLS and the other does not",
+        "the coordinator closed the connection; if this persists, one side uses TLS and the other does not",
     ),
 )
-"""What gRPC says of a connection that fails, as a pattern, and what we say; the first that fits counts."""
+"""Patterns of gRPC's error messages, with explanations; the first match counts."""
 
 
 def why(error: Exception | None, address: str, *, refused: bool, known: bool) -> str:
-    """Say in one line why a connection failed, and what mends it.
+    """Explain a failed connection in one line, with a fix.
 
     Parameters
     ----------
     error : Exception, optional
-        What a call to the coordinator failed with.
+        The error of a call to the coordinator.
     address : str
-        ``HOST:PORT``, as the site's operator gave it.
+        ``HOST:PORT`` from the site's operator.
     refused : bool
-        Whether the coordinator answered, and said that it does not accept this site at present.
+        Whether the coordinator replied that it does not accept this site at present.
     known : bool
         Whether it has accepted this site's key before.
     """
@@ -62,12 +62,12 @@ def why(error: Exception | None, address: str, *, refused: bool, known: bool) ->
     if refused:
         if known:
             return (
-                "the coordinator takes this site's key to be in use, by another process or by one that was killed "
-                "less than a minute ago; trying on. If it stays so, the key may be unregistered"
+                "the coordinator believes that this site's key is in use, by another process or by one killed less "
+                "than a minute ago; retrying. If this persists, the key may be unregistered"
             )
         return (
-            "this site's key is not registered: give its public half to the coordinator, who enters it with "
-            "'flwr supernode register'; trying on"
+            "this site's key is not registered: give its public half to the coordinator, who registers it with 'flwr "
+            "supernode register'; retrying"
         )
     details = str(error.details())
     if (proxy := proxy_for(address)) and (text := proxy.failed(f"{details} {error.code().name}", address)):

@@ -1,8 +1,8 @@
-"""Why a site does not answer; both messages may leave it."""
+"""Errors of a site, whose messages may leave it."""
 
 
 class RefusedError(ValueError):
-    """This site will not do what it was asked to; the message may leave the site, or ``public`` in its place."""
+    """The site refuses a request; the message, or ``public`` in its place, may leave the site."""
 
     def __init__(self, text: str, public: str = "") -> None:
         super().__init__(text)

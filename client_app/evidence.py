@@ -1,4 +1,4 @@
-"""What a site tells of its scores for evidence.json: see `evidence.reported`, and the site's own rules."""
+"""The statistics of scores that a site reports for evidence.json, see `evidence.reported`, within its policy."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from edelweiss.problems import Arrays
 
 _SCORES: WeakKeyDictionary[Samples, dict[bytes, Floats]] = WeakKeyDictionary()
-"""Of the models that sites of this process scored last, until they have told all of them."""
+"""Scores of the models that this process's sites evaluated last, until all are reported."""
 
-MODELS = 2  # whose scores are kept: the run's, and the one that it is compared with
+MODELS = 2  # the run's model, and the one that it is compared with
 
 
 def told(
@@ -61,9 +61,9 @@ def told(
 
 
 def own_maps(site: OpenSite, request: Request, model: Arrays) -> list[Entry | None] | None:
-    """Return what makes probabilities of a model's scores here, label by label; None where the scores are log-odds.
+    """Return the maps from a model's scores to probabilities at this site, by label; None if scores are log-odds.
 
-    It is for the site itself, and no part of what it tells.
+    They stay at the site.
     """
     problem, held_out = PROBLEMS[site.run.problem], site.in_run(request).samples[1]
     if not issubclass(problem, NetworkProblem) or not ranks(problem) or problem.log_odds or held_out is None:
@@ -77,7 +77,7 @@ def own_maps(site: OpenSite, request: Request, model: Arrays) -> list[Entry | No
 
 
 def _told(site: OpenSite, known: Mask, scores: Floats, labels: Floats, theirs: Floats | None) -> Reported:
-    """Return what is told of one label, of those held-out samples of which it is known; ``theirs`` are other scores."""
+    """Return the statistics of one label over the held-out samples with a known value; ``theirs``: other scores."""
     patients = _patients(site, known)
     groups = subgroups(site, known, scores, labels, patients)
     if not site.exact:
@@ -86,7 +86,7 @@ def _told(site: OpenSite, known: Mask, scores: Floats, labels: Floats, theirs: F
     if theirs is None:
         return Reported(own, design, groups)
     _, compared, covariance = paired(scores, theirs, labels, patients)
-    shares = not site.run.strategy.personalised  # else nothing is pooled
+    shares = not site.run.strategy.personalised  # otherwise nothing is pooled
     return Reported(own, design, groups, compared, covariance, Counts.of(theirs, labels) if shares else None)
 
 
@@ -116,20 +116,20 @@ def differing(site: OpenSite, request: EvaluateRequest, model: Arrays, other: Ar
         known = labels[:, place] >= 0
         both, truth = (scores[known, place], theirs[known, place]), labels[known, place]
         if not _among([Counts.of(own, truth) for own in both], merged):
-            raise RefusedError("what is said of the scores of all sites has not all that this site told")
+            raise RefusedError("the pooled counts of all sites lack some that this site reported")
         found[name] = spread(both, truth, _patients(site, known), merged).record()
     _forget(site, request)
     return found
 
 
 def _forget(site: OpenSite, request: Request) -> None:
-    """Forget the scores of a site, whose memory others of this process may need."""
+    """Drop a site's scores to free memory for other sites of this process."""
     if (held_out := site.in_run(request).samples[1]) is not None:
         _SCORES.pop(held_out, None)
 
 
 def _among(own: list[Counts], merged: tuple[Counts, Counts]) -> bool:
-    """Whether the counts of all sites for both models have this site's, of both classes, and of as many patients."""
+    """Whether the pooled counts for both models include this site's, have both classes, and equal totals."""
     sizes = {total.sizes for total in merged}
     return (
         len(sizes) == 1
@@ -139,7 +139,7 @@ def _among(own: list[Counts], merged: tuple[Counts, Counts]) -> bool:
 
 
 def _scored(site: OpenSite, request: Request, model: Arrays) -> tuple[Floats, Floats]:
-    """Return scores and labels of the held-out samples, both of shape (n, L); an unknown label is negative."""
+    """Return scores and labels of the held-out samples, shape (n, L) each; unknown labels are negative."""
     problem, held_out = site.in_run(request).problem, site.in_run(request).samples[1]
     assert isinstance(problem, NetworkProblem), "others give no evidence"
     assert held_out is not None, "a network is evaluated on samples"
@@ -154,14 +154,14 @@ def _scored(site: OpenSite, request: Request, model: Arrays) -> tuple[Floats, Fl
 
 
 def _scored_by_other(site: OpenSite, request: Request, other: Arrays) -> Floats:
-    """Return the scores of the model that the run is compared with; the problem has its statistics afterwards."""
+    """Return the scores of the model under comparison; the problem then holds its batch-norm statistics."""
     if "buffers" in other:
         site.in_run(request).problem.load_buffers(other["buffers"])
     return _scored(site, request, other)[0]
 
 
 def _patients(site: OpenSite, which: Mask) -> Ints | None:
-    """Return whose each of these held-out samples is, as numbers; None where each is another's."""
+    """Return the patient of each of these held-out samples, as numbers; None if all are different."""
     data = site.data()
     if data is None or data.patient_ids is None:
         return None

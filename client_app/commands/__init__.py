@@ -1,4 +1,4 @@
-"""What an operator can tell a site on the command line; one file a command, see ``client_app/cli.py``."""
+"""The commands of ``edelweiss-site``, one file each; see ``client_app/cli.py``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 
 
 def state_folder(text: str) -> str:
-    """Return the state folder that an option names, for argparse; what is none has no runs and no log."""
+    """Return the state folder that an option names, for argparse, which must exist."""
     from edelweiss.common import shown
     from edelweiss.common.files import as_path, reason
 

@@ -1,4 +1,4 @@
-"""``approve RUN`` and ``refuse RUN``: the operator decides about a run."""
+"""``approve RUN`` and ``refuse RUN``: the operator's decision about a run."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import sys
 
 from edelweiss.client_app.commands import state_folder
 
-DESCRIPTION = "Let a run begin that waits for you; `runs` shows what it would compute and send."
+DESCRIPTION = "Approve a waiting run; `runs` shows what it would compute and send."
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Name the options."""
-    parser.add_argument("run", help="its number, or the beginning of it, as `runs` shows it")
+    parser.add_argument("run", help="its number as shown by `runs`, or the beginning of it")
     parser.add_argument("--state-dir", type=state_folder, required=True, help="the site's")
 
 
@@ -22,9 +22,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def decide(options: argparse.Namespace, decision: str) -> int:
-    """Write a decision about the one run that is meant; returns 1 when there is none, or more than one.
+    """Write the decision about a run; return 1 if not exactly one matches.
 
-    A run that waits may be approved; one that is going on may be refused as well, and is answered no more.
+    A waiting run may be approved or refused; a running one may be refused and then gets no more replies.
     """
     from edelweiss.client_app.policy.records import Records
 

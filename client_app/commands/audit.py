@@ -1,4 +1,4 @@
-"""``audit``: what came to this site and what left it, run by run, after a check that the log is whole."""
+"""``audit``: verify the audit log, and show what the site received and sent, run by run."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 DESCRIPTION = (
-    "Check the audit log of a site and print it, a table for each run: what came, what left, with names, shapes, norms "
-    "and sizes. Exit code 1 if a line was changed, taken out or put in."
+    "Verify a site's audit log and print it, a table for each run: what was received and sent, with names, shapes, "
+    "norms and sizes. Exit code 1 if a line was changed, removed or inserted."
 )
 
 
@@ -27,12 +27,12 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "--noted",
         default="",
         metavar="HASH",
-        help="of a line that was the last one once, as this command gave it: check that it is still there",
+        help="hash of a former last line, as printed by this command: check that the line is still there",
     )
 
 
 def run(options: argparse.Namespace) -> int:
-    """Check, and print; returns 1 for a log that is not whole."""
+    """Verify and print the log; return 1 for an altered one."""
     from rich.console import Console
     from rich.table import Table
 
@@ -46,23 +46,23 @@ def run(options: argparse.Namespace) -> int:
             if line["run"].startswith(options.run):
                 _row(tables, line)
     except AuditError as error:
-        print(f"error: the audit log is not whole: {error}", file=sys.stderr)
+        print(f"error: the audit log was altered: {error}", file=sys.stderr)
         return 1
     except OSError as error:
         print(f"error: the audit log cannot be read: {reason(error)}", file=sys.stderr)
         return 1
     except (LookupError, TypeError, ValueError, AttributeError):
-        print(f"error: the audit log is not whole: line {found} is none that a site writes", file=sys.stderr)
+        print(f"error: the audit log was altered: line {found} was not written by a site", file=sys.stderr)
         return 1
     for table in tables.values():
         Console(markup=False, highlight=False).print(table)
     if options.noted and not noted:
-        print(f"error: no line has the hash {options.noted}: the log was written anew", file=sys.stderr)
+        print(f"error: no line has the hash {options.noted}: the log was rewritten", file=sys.stderr)
         return 1
     if not found:
-        print(f"no audit log in {options.state_dir}: nothing has come")
+        print(f"no audit log in {options.state_dir}: no message was received")
         return 0
-    print(f"{found} lines, none changed. Note the hash of the last one where nobody writes here: {last}")
+    print(f"{found} lines, unaltered. Keep the hash of the last one elsewhere: {last}")
     return 0
 
 
@@ -84,7 +84,7 @@ def _row(tables: dict[str, Table], line: dict[str, Any]) -> None:
 
 
 def _printable(text: str) -> str:
-    """Return text that does nothing to a terminal: a coordinator chose some of it."""
+    """Escape control characters, which a coordinator may have sent."""
     return "".join(c if c.isprintable() or c == "\n" else "?" for c in text)
 
 

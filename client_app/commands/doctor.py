@@ -1,4 +1,4 @@
-"""``edelweiss-site doctor``: try all that a site needs, with its real settings."""
+"""``edelweiss-site doctor``: test everything that a site needs, with its real settings."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     import argparse
 
 DESCRIPTION = (
-    "Try what a site needs, with the same options as join: the way to the coordinator, certificate, key, state "
-    "folder, device, data. A line for each: ok, warning or error, with its fix. Exit code 1 with any error."
+    "Test everything that a site needs, with the options of join: connection, certificate, key, state folder, device, "
+    "data. Prints a line for each: ok, warning or error, with its fix. Exit code 1 with any error."
 )
 
 __all__ = ["DESCRIPTION", "declare", "run"]
@@ -22,7 +22,7 @@ __all__ = ["DESCRIPTION", "declare", "run"]
 def run(options: argparse.Namespace) -> int:
     """Examine this site."""
     config = given(options)
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what is wrong is said in words
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # errors are explained in words
 
     from edelweiss.client_app.doctor import examine
 

@@ -1,4 +1,4 @@
-"""``edelweiss-site join``: connect to a coordinator, answer its messages in this process, and stay."""
+"""``edelweiss-site join``: connect to a coordinator and answer its messages in this process."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     import argparse
 
 DESCRIPTION = (
-    "Connect to a coordinator, answer its messages in this process, and stay until told to end (SIGTERM, Ctrl-C). "
-    "Nothing that a run brings is executed: the code is that of this installation."
+    "Connect to a coordinator and answer its messages in this process, until SIGTERM or Ctrl-C. Code that a run "
+    "brings is never executed, only that of this installation."
 )
 
 __all__ = ["DESCRIPTION", "declare", "run"]
@@ -22,7 +22,7 @@ __all__ = ["DESCRIPTION", "declare", "run"]
 def run(options: argparse.Namespace) -> int:
     """Join."""
     config = given(options)
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # `client_app.fleet` says what is wrong, once and in words
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # `client_app.fleet` explains errors once
     own = f"{config.name}: ".replace("%", "%%") if config.name else ""
     logging.basicConfig(format=f"%(asctime)s %(levelname)s {own}%(message)s", level=logging.WARNING)
     logging.getLogger("edelweiss").setLevel(logging.INFO)
@@ -30,6 +30,6 @@ def run(options: argparse.Namespace) -> int:
     from edelweiss.client_app.join import join
 
     flower = logging.getLogger("flwr")
-    flower.handlers.clear()  # its lines have no times
+    flower.handlers.clear()  # its lines lack times
     flower.setLevel(logging.WARNING)
     return join(config)

@@ -1,4 +1,4 @@
-"""``personalise``: a new hospital trains a head of its own on the body of a finished run."""
+"""``personalise``: a new hospital trains its own head on the body of a finished run."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from edelweiss.datasets import SiteData
 
 DESCRIPTION = (
-    "Train a head on your own data, the body stays as it was given; report how the model does on samples that you hold "
-    "out, before and after. Nothing leaves this machine."
+    "Train a head on your own data, with the body unchanged; report the model's metrics on held-out samples before and "
+    "after. Nothing leaves this machine."
 )
 
 
 NODE = ("data-dir", "study", "state-dir", "label", "device")
 MOST_STEPS = 10**6
-LARGEST = 1e38  # that a float32 holds
+LARGEST = 1e38  # about the largest float32
 
 
 def above_zero(text: str) -> float:
@@ -48,32 +48,30 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--model", required=True, type=Path, help="the run folder: config.toml and model.safetensors")
     add("--data-dir", required=True, help="your data: data.csv, data.parquet, or images with labels.csv")
-    add("--study", default="", help="TOML file in which the coordinator says what the columns of your table mean")
+    add("--study", default="", help="TOML file that describes your table's columns, from the coordinator")
     add("--site", default="", help="your name, for your model's file (default: the data folder's)")
     add(
         "--state-dir",
         default="",
-        help="where your model goes, into the folder models there (default: a private folder for temporary files)",
+        help="your model is saved in the folder models there (default: a private folder for temporary files)",
     )
     add(
         "--label",
         default="",
-        help="your label column; of several labels yours for each of the run's, separated by "
-        "commas; default: the run's",
+        help="your label column, or one for each of the run's labels, separated by commas; default: the run's",
     )
     add("--policy", default="", metavar="FILE", help="your policy, whose plug-ins the model may need (default: none)")
-    add("--patient", default="", help="your column that says whose a row is, which is no feature; default: none")
+    add("--patient", default="", help="your column with the patient ids, which is not a feature; default: none")
     add("--device", default="", help="auto, cpu, cuda, cuda:1; default: the run's")
     add("--steps", type=at_least_one, default=500, help="steps on the head (default: 500)")
     add(
         "--head",
         choices=("fresh", "trained"),
         default="",
-        help="what the training starts from: a new "
-        "random head, or the model's, which must be trained (default: the model's, as it is)",
+        help="start from a new random head, or from the model's trained one (default: the model's)",
     )
     add("--lr", type=above_zero, help="step size of the head (default: the run's)")
-    add("--lr-dual", type=above_zero, help="step size of y, where there is one (default: the run's)")
+    add("--lr-dual", type=above_zero, help="step size of y, if the problem has one (default: the run's)")
     add(
         "--run-config",
         action="append",
@@ -84,7 +82,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Train, report, and keep the model."""
+    """Train, report, and save the model."""
     import torch
 
     from edelweiss.client_app.local_data import study_of
@@ -97,11 +95,11 @@ def run(options: argparse.Namespace) -> None:
     from edelweiss.config import SiteConfig, read_overrides
     from edelweiss.datasets import load_site
 
-    # What `join` would be told, too, is held against the same; the name ends in the model's file.
+    # The same checks as for `join`; the name becomes part of the model's file name.
     SiteConfig.parse({key: getattr(options, key.replace("-", "_")) for key in NODE})
     name = options.site or as_path(options.data_dir).resolve().name
     SiteConfig.parse({"site": name})
-    # A hospital's own folder, whatever data the run was on, so how that was split plays no part.
+    # The data are the hospital's own folder, so the run's data set and split do not matter.
     own: dict[str, Value] = {"dataset": "site", "partition": "iid", "personal-test": False, "data-file": ""}
     own |= {"group-column": "", "study": ""}
     own |= {"positive-classes": "", "negative-classes": ""}
@@ -159,14 +157,14 @@ def lines(outcome: Personalised) -> Sequence[str]:
 
 
 def of_labels(labels: Sequence[str], data: SiteData) -> Iterator[str]:
-    """Yield a line for each of several labels: of how many samples it is known here, and of how many positive."""
+    """Yield a line for each of several labels: how many samples have it, and how many are positive."""
     if not labels:
         return
     train, held_out = data.train.targets(), data.held_out.targets()
     for place, name in enumerate(labels):
         known, positive = int((train[:, place] >= 0).sum()), int((train[:, place] == 1).sum())
         if not known and not (held_out[:, place] >= 0).any():
-            yield f"{name}: not known of any sample here, so what the head says of it is not trained"
+            yield f"{name}: unknown for all samples here, so its output is not trained"
         else:
             left = len(train) - known
             yield f"{name}: {positive:,} positive of {known:,} to train on" + f", {left:,} unknown" * bool(left)

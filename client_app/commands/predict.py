@@ -1,4 +1,4 @@
-"""``predict``: score patients of your own with a model that your site has kept, or was given."""
+"""``predict``: score your own patients with a model that your site has saved or received."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 
 DESCRIPTION = (
-    "Score patients with a model that this site has kept: its own, or the common one of a run that handed it out. "
-    "Nothing leaves this machine."
+    "Score patients with a model that this site has saved: its own, or the common one of a run that shared it. Nothing "
+    "leaves this machine."
 )
 
 
@@ -24,7 +24,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="COLUMN",
-        help="columns that are no features; only needed for a model that does not name its features",
+        help="columns that are not features; needed only for a model that does not name its features",
     )
     add("--device", default="cpu", help="auto, cpu, cuda, cuda:1 (default: cpu)")
 
@@ -44,12 +44,12 @@ def run(options: argparse.Namespace) -> None:
 
 
 def newest(state_dir: str) -> Path:
-    """Return the model that the site has kept last.
+    """Return the newest model of the site.
 
     Raises
     ------
     PersonaliseError
-        When there is none.
+        If there is none.
     """
     from edelweiss.client_app.memory import state_folder
     from edelweiss.client_app.personalise import PersonaliseError
@@ -58,7 +58,7 @@ def newest(state_dir: str) -> Path:
     found = sorted(folder.glob("*.safetensors"), key=lambda path: (path.stat().st_mtime_ns, path.name))
     if not found:
         raise PersonaliseError(
-            f"{folder} has no model: a site keeps one of a personalised run, of one with share-model = true, and of "
-            "personalise; or name one with --model"
+            f"{folder} has no model: a site saves one after a personalised run, a run with share-model = true, or "
+            "personalise; name another with --model"
         )
     return found[-1]

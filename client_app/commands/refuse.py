@@ -8,7 +8,7 @@ from edelweiss.client_app.commands.approve import decide, declare
 
 __all__ = ["DESCRIPTION", "declare", "run"]
 
-DESCRIPTION = "Turn a run away that waits for you, or withdraw from one that has begun; its coordinator is told so."
+DESCRIPTION = "Refuse a waiting run, or withdraw from one that has begun; its coordinator is notified."
 
 
 def run(options: argparse.Namespace) -> int:

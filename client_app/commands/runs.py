@@ -1,4 +1,4 @@
-"""``runs``: which runs wait for the operator, and what each would compute and send."""
+"""``runs``: the runs that wait for the operator, and what each would compute and send."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     from edelweiss.client_app.policy.records import RunRecord
 
 DESCRIPTION = (
-    'Show the runs that wait for you, as they do with approve = "ask" in your policy: what each would compute and send.'
+    'Show the runs that wait for your approval (approve = "ask" in your policy): what each would compute and send.'
 )
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Name the options."""
     parser.add_argument("--state-dir", type=state_folder, required=True, help="the site's")
-    parser.add_argument("--all", action="store_true", help="those that are decided, too")
+    parser.add_argument("--all", action="store_true", help="also those already decided")
 
 
 def run(options: argparse.Namespace) -> None:
@@ -30,10 +30,10 @@ def run(options: argparse.Namespace) -> None:
 
 
 def described(record: RunRecord) -> str:
-    """Say what a run would do, line by line."""
+    """Describe a run, line by line."""
     import time
 
     word = record.decision if record.waits or record.decision != "waiting" else "no longer waiting"
     began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.began))
-    shown = (f"  {key}: {' '.join(value.split())}" for key, value in record.shown.items())  # a run chooses some of it
+    shown = (f"  {key}: {' '.join(value.split())}" for key, value in record.shown.items())  # partly chosen by the run
     return "\n".join([f"run {record.run}: {word}, since {began}", *shown])

@@ -1,4 +1,4 @@
-"""Is all well at this site? Each thing that a site needs, tried with its real settings, and the fix for what fails."""
+"""Tests of everything that a site needs, with its real settings, and fixes for what fails."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from edelweiss.client_app.doctor.machine import examine_device, examine_state
 
 
 def examine(config: JoinConfig) -> Iterator[Finding]:
-    """Try one thing after the other; what depends on one that failed is left out."""
+    """Run the tests in order, skipping those that depend on a failed one."""
     from edelweiss.federation.fingerprint import fingerprint
 
     yield Finding("ok", "release", fingerprint())

@@ -1,4 +1,4 @@
-"""The way to the coordinator, tried."""
+"""Tests of the connection to the coordinator."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from edelweiss.common import ConfigError
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
 
-SECONDS = 5.0  # that a connection may take
-NEEDED = "if this network's way out is a proxy, set https_proxy=http://HOST:PORT"
-SOON = 30  # days before its end that a certificate is worth a warning
+SECONDS = 5.0  # timeout of a connection
+NEEDED = "if this network needs a proxy, set https_proxy=http://HOST:PORT"
+SOON = 30  # days before expiry at which a certificate deserves a warning
 
 
 def examine_connection(config: JoinConfig) -> Iterator[Finding]:
-    """Try the coordinator's name, port, certificate, and this site's key there."""
+    """Test the coordinator's name, port and certificate, and this site's key there."""
     way = list(_way(config.superlink))
     yield from way
     if any(finding.level == "error" for finding in way):
@@ -37,7 +37,7 @@ def examine_connection(config: JoinConfig) -> Iterator[Finding]:
 
 
 def _way(address: str) -> Iterator[Finding]:
-    """Try to reach the coordinator as gRPC does: by a proxy, if the environment names one for it."""
+    """Try to reach the coordinator as gRPC does, by the environment's proxy if it applies."""
     host, _, port = address.rpartition(":")
     if (proxy := proxy_for(address)) is not None:
         try:
@@ -66,7 +66,7 @@ def _way(address: str) -> Iterator[Finding]:
 
 
 def _opened(address: str) -> socket.socket:
-    """Return a connection to the coordinator, by the proxy that gRPC takes, if it takes one."""
+    """Open a connection to the coordinator, by the proxy that gRPC would use."""
     if (proxy := proxy_for(address)) is not None:
         return proxy.opened(address, SECONDS)
     host, _, port = address.rpartition(":")
@@ -88,7 +88,7 @@ def _tls(config: JoinConfig, host: str) -> Iterator[Finding]:
             certificate = load_der_x509_certificate(wrapped.getpeercert(binary_form=True) or b"")
     except ssl.SSLCertVerificationError as error:
         if "hostname" in error.verify_message.lower() or "ip address" in error.verify_message.lower():
-            text = f"the coordinator's certificate is not for {host}: connect by a name that is in it, or let the "
+            text = f"the coordinator's certificate is not for {host}: connect by a name in the certificate, or let the "
             yield Finding("error", "TLS", text + "coordinator issue another one")
         elif "expired" in error.verify_message:
             text = "the coordinator's certificate has expired: it must issue a new one, if the clock here is right"
@@ -119,7 +119,7 @@ def _until(certificate: Certificate) -> Finding:
 
 def _key(config: JoinConfig, *, connects: bool) -> Iterator[Finding]:
     if not config.key:
-        yield Finding("error", "key", "none: name the file of this site's private key as key")
+        yield Finding("error", "key", "none: set key to the file of this site's private key")
         return
     try:
         key = read_key(config.key)
@@ -140,11 +140,11 @@ def _key(config: JoinConfig, *, connects: bool) -> Iterator[Finding]:
     if refusal == CLOCKS:
         yield Finding("error", "clock", refusal)
         return
-    if not refusal or "this site's key" in refusal:  # the coordinator looks at the time of a call first
-        yield Finding("ok", "clock", "as the coordinator's, to within what it allows")
+    if not refusal or "this site's key" in refusal:  # the coordinator checks the time of a call first
+        yield Finding("ok", "clock", "in sync with the coordinator's, within its tolerance")
     if not refusal:
-        yield Finding("ok", "key", "registered at the coordinator, and not in use")
+        yield Finding("ok", "key", "registered at the coordinator, not in use")
     elif known and "in use" in refusal:
-        yield Finding("ok", "key", "registered at the coordinator and in use, by the site if it is running")
+        yield Finding("ok", "key", "registered at the coordinator and in use, by this site if it is running")
     else:
         yield Finding("error", "key", refusal)

@@ -1,4 +1,4 @@
-"""The site's own data and rules, tried."""
+"""Tests of the site's own data and policy."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from edelweiss.datasets import SiteData
     from edelweiss.datasets.site.survey import Survey
 
-PROCESS, VECTORS = 0.6e9, 10  # bytes of a site without data; vectors as long as x that it holds at a time, about
-SIDE = 224  # of images that differ in size, for the trial
-ANY = 1 - 1e-9  # share of images that may be bad in it
+PROCESS, VECTORS = 0.6e9, 10  # bytes of a site without data; number of vectors as long as x, roughly
+SIDE = 224  # side of images that differ in size, in this test
+ANY = 1 - 1e-9  # allowed share of bad images in this test
 
 
 def examine_data(config: JoinConfig) -> Iterator[Finding]:
-    """Read the site's own data, and hold them against its rules."""
+    """Read the site's own data, and check them against its policy."""
     if not config.data_dir:
         if config.partition_id < 0:
-            yield Finding("error", "data", "none: name the folder of this site's data as data-dir")
+            yield Finding("error", "data", "none: set data-dir to the folder of this site's data")
         return
 
     from edelweiss.client_app.local_data import image_cache, study_of
@@ -38,14 +38,14 @@ def examine_data(config: JoinConfig) -> Iterator[Finding]:
     except ConfigError as error:
         yield Finding("error", "rules", "; ".join(error.problems))
         return
-    yield Finding("ok", "rules", f"of {config.policy}" if config.policy else "none of your own: those that protect")
+    yield Finding("ok", "rules", f"from {config.policy}" if config.policy else "the defaults, which are protective")
     yield from _plug_ins(policy)
     if not config.names_label:
-        text = "no label: each run chooses which column that is; name yours as label"
+        text = "no label: each run chooses the column; set label to yours"
         yield Finding("error" if policy.strict else "warning", "rules", text)
     own = DataConfig(dataset="site", data_dir=config.data_dir, patient=policy.patient)
     own = replace(own, label=config.label) if config.label else own
-    labels = Labels.of(config.label, "zeros", "zeros", "")  # a run says what uncertain and blank stand for
+    labels = Labels.of(config.label, "zeros", "zeros", "")  # a run decides how to read uncertain and blank
     several = labels.names if labels.several and not config.study else ()
     if several:
         own = replace(own, labels=labels)
@@ -70,7 +70,7 @@ def examine_data(config: JoinConfig) -> Iterator[Finding]:
 
 
 def _plug_ins(policy: Policy) -> Iterator[Finding]:
-    """Compare the plug-ins that the policy allows with what is installed, and show the lines of those it could."""
+    """Compare the policy's plug-ins with the installed ones, and show the lines that would allow others."""
     from edelweiss.client_app.policy.plug_ins import installed, line_of
 
     offered, allowed = installed(), {line.partition(" ")[0]: line for line in policy.plug_ins}
@@ -83,17 +83,17 @@ def _plug_ins(policy: Policy) -> Iterator[Finding]:
             yield Finding("error" if line else "warning", "plug-ins", text)
             continue
         if here == line:
-            yield Finding("ok", "plug-ins", f"{name} is what the policy allows")
+            yield Finding("ok", "plug-ins", f"{name} matches the policy")
         elif line:
-            text = f'{name} has changed: runs that use it are refused; look at it, then allow it with "{here}"'
+            text = f'{name} has changed: runs that use it are refused; review it, then allow it with "{here}"'
             yield Finding("error", "plug-ins", text)
         else:
-            text = f'{name} is installed and not allowed; plug-ins = ["{here}"] would allow it'
+            text = f'{name} is installed but not allowed; to allow it: plug-ins = ["{here}"]'
             yield Finding("ok", "plug-ins", text)
 
 
 def _samples(data: SiteData, several: int, survey: Survey | None, policy: Policy) -> Iterator[Finding]:
-    """Say what was read: how much of ``several`` labels, or of one, and what may be wrong with it."""
+    """Report the samples, of ``several`` labels or one, and likely mistakes."""
     import torch
 
     truth = torch.cat([data.train.targets(), data.held_out.targets()])
@@ -118,10 +118,12 @@ def _samples(data: SiteData, several: int, survey: Survey | None, policy: Policy
 
 
 def _labels(values: Mapping[str, tuple[int, int, int, int]]) -> Iterator[Finding]:
-    """Say what there is of each of several labels; one that is blank in all rows is a label that this site lacks."""
+    """Report the counts of each of several labels; this site lacks a label that is blank in all rows."""
     for name, (positive, negative, uncertain, blank) in values.items():
         if not positive + negative + uncertain:
-            yield Finding("ok", "label", f"{name}: blank in all rows, so this site helps with the other labels only")
+            yield Finding(
+                "ok", "label", f"{name}: blank in all rows, so this site contributes only to the other labels"
+            )
             continue
         text = f"{name}: {positive:,} positive, {negative:,} negative, {uncertain:,} uncertain, {blank:,} blank"
         one_class = not (positive and negative)
@@ -129,7 +131,7 @@ def _labels(values: Mapping[str, tuple[int, int, int, int]]) -> Iterator[Finding
 
 
 def _needed(data: SiteData) -> Finding:
-    """Estimate the memory that a run of the default model takes; images are read from the disk."""
+    """Estimate the memory of a run with the default model; images are read from disk."""
     from edelweiss.common.memory import free_memory
     from edelweiss.config import RunConfig
     from edelweiss.datasets import DataSummary

@@ -1,4 +1,4 @@
-"""What comes of a trial."""
+"""The outcome of a test."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Level = Literal["ok", "warning", "error"]
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found: how bad it is, about what, and in words, with the fix."""
+    """The outcome of a test: its level, its subject, and a text with the fix."""
 
     level: Level
     about: str

@@ -1,4 +1,4 @@
-"""This machine: its disk, memory and device, tried."""
+"""Tests of this machine: disk, memory and device."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from edelweiss.client_app.connection import JoinConfig
 from edelweiss.client_app.doctor.finding import Finding
 from edelweiss.common import ConfigError
 
-LITTLE = 2e9  # bytes of disk or memory that are worth a warning
+LITTLE = 2e9  # bytes of disk or memory below which there is a warning
 
 
 def examine_state(config: JoinConfig) -> Iterator[Finding]:
     """Try to write to the state folder."""
     if not config.state_dir:
-        text = "none: what the site remembers would not outlive the machine; name a folder as state-dir"
+        text = "none: the site's memory would be lost with this machine; set state-dir to a folder"
         yield Finding("warning", "state", text)
         return
     folder = Path(config.state_dir).expanduser()
@@ -44,7 +44,7 @@ def _room(about: str, free: float, what: str, fix: str, enough: float = LITTLE) 
 
 
 def examine_device(config: JoinConfig) -> Iterator[Finding]:
-    """Look for memory, and the device to compute on."""
+    """Test the memory and the device."""
     import torch
 
     from edelweiss.common.memory import free_memory

@@ -133,7 +133,7 @@ def test_counts_of_all_sites_that_lack_a_patient_of_this_one_are_refused(
     """Of fewer than it told, or of more for one model than for the other: such sums would be about another set."""
     with hospital(tmp_path, 1).run(**COMPARED) as grid:
         merged = changed(asked_first(grid), *change)
-        assert "has not all that this site told" in refused(of_two(grid, merged=merged))
+        assert "lack some that this site reported" in refused(of_two(grid, merged=merged))
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def test_where_all_is_well_it_says_so_and_what_fails_is_named_with_its_fix(
 
     [(code, lines)] = doctor(good, {})
     assert code == 0, lines
-    assert lines["key"] == "ok registered at the coordinator, and not in use"
+    assert lines["key"] == "ok registered at the coordinator, not in use"
     assert lines["clock"].startswith("ok ")
     assert lines["data"] == "ok 40 samples, 20 positive, 2 features; 0 values missing"
     assert all(line.startswith("ok") for about, line in lines.items() if about not in ("memory", "state")), lines

@@ -136,7 +136,7 @@ def test_it_joins_again_when_the_coordinator_was_gone_and_serves_one_run_after_a
     arguments = ["--fleet-api-type", "grpc-rere", "--fleet-api-address", fleet]
     options = [f"--superlink={fleet}", "--insecure", "--partition-id=0", "--num-partitions=1"]
     with site(tmp_path, *options) as here:
-        here.says(f"nobody listens at {fleet}")
+        here.says(f"nothing listens at {fleet}")
         with superlink(tmp_path, environment, *arguments):
             here.says("joined, as number")
         with superlink(tmp_path, environment, *arguments):  # which knows nothing of the first one's sites
@@ -173,7 +173,7 @@ def test_a_key_is_refused_until_it_is_registered_and_while_another_process_uses_
             assert second.process.wait(PATIENCE) == 2
         shutil.copytree(tmp_path / "state", tmp_path / "copied")
         with site(tmp_path, *options[:-1], f"--state-dir={tmp_path / 'copied'}") as second:
-            second.says("takes this site's key to be in use")
+            second.says("believes that this site's key is in use")
             here.process.terminate()
             assert here.process.wait(PATIENCE) == 0
             second.says("joined, as number")
@@ -220,9 +220,9 @@ def test_what_cannot_be_used_is_said_at_once(tmp_path: Path) -> None:
     (tmp_path / "bad.pem").write_text("no certificate")
     (tmp_path / "site.toml").write_text('superlink = "x"\nstat-dir = "/state"\ninsecure = true\nkey = "k"\n')
     cases = (
-        (["--policy", f"{tmp_path}/site.toml"], ["must be HOST:PORT", "Did you mean 'state-dir'", "of no use with"]),
+        (["--policy", f"{tmp_path}/site.toml"], ["must be HOST:PORT", "Did you mean 'state-dir'", "no effect with"]),
         (["--superlink=a:1", f"--key={locked}", f"--root-certificates={locked}"], ["no certificate in PEM"]),
-        (["--superlink=a:1", f"--key={locked}", "--insecure"], ["of no use with insecure"]),
+        (["--superlink=a:1", f"--key={locked}", "--insecure"], ["no effect with insecure"]),
         ([], ["superlink is missing", "name the coordinator's ca.crt"]),
     )
     found = answers(*(["join", *options] for options, _ in cases))
