@@ -312,9 +312,9 @@ class InRun:
 
     @cached_property
     def own_problem(self) -> Problem:
-        """The problem as this site trains and evaluates its own model: with its own p, where y is its own."""
+        """The problem as this site trains on it: with its own shares of the classes, where it asks for them."""
         train, _ = self.samples
-        own = self.site.strategy.own_dual and train is not None
+        own = self.problem.differs_by_site(self.site.strategy.own_dual) and train is not None
         return self.problem.of_site(train.targets()) if own else self.problem  # type: ignore[union-attr]
 
     @cached_property
@@ -356,8 +356,8 @@ class InRun:
 
         Of a hospital's own patients groups are told, unless its operator lets each be told.
         """
-        site, problem, (_, held_out) = self.site, self.own_problem, self.samples
-        data = site.data()
+        site, (_, held_out) = self.site, self.samples
+        problem, data = self.own_problem if site.strategy.own_dual else self.problem, site.data()
         if data is None or held_out is None:
             return problem.metrics(model["x"], model.get("y"), None)
         if not len(held_out) or (site.guarded and no_evaluation(data, site.policy)):

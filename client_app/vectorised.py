@@ -77,7 +77,7 @@ def why_alone(strategy: FederatedStrategy, problem: Problem) -> str:
     """Say why clients have to be trained one after the other, whatever ``stack`` is; empty: they need not."""
     if not strategy.stacks:
         return f"algorithm = {strategy.name!r} takes one client at a time"
-    if strategy.own_dual and type(problem).of_site is not Problem.of_site:
+    if problem.differs_by_site(strategy.own_dual):
         return f"with algorithm = {strategy.name!r} each site has a problem = {problem.name!r} of its own"
     return problem.unstackable_reason()
 

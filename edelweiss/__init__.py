@@ -46,8 +46,9 @@ _HOMES = {
     "edelweiss.datasets.given": "arrays table",
     "edelweiss.federation": "AlgorithmInfo FederatedStrategy",
     "edelweiss.problems": (
-        "Arrays Auc AucMargin Auprc Batch Bce CrossEntropy Fair InvariantLogistic Maml Metrics NetworkProblem "
-        "PartialAuc Problem Robust Saddle Setting"
+        "Arrays Auc AucMargin Auprc Batch Bce BceAdjusted BceFocal BceWeighted CrossEntropy CrossEntropyAdjusted "
+        "CrossEntropyFocal CrossEntropyWeighted Fair InvariantLogistic Maml Metrics NetworkProblem PartialAuc Problem "
+        "Robust Saddle Setting"
     ),
     "edelweiss.problems.metrics": "Metric",
     "edelweiss.run": "Run load_run",

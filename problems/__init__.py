@@ -12,6 +12,14 @@ from edelweiss.problems.bce import Bce
 from edelweiss.problems.cross_entropy import CrossEntropy
 from edelweiss.problems.errors import ProblemError
 from edelweiss.problems.fair import Fair
+from edelweiss.problems.imbalance import (
+    BceAdjusted,
+    BceFocal,
+    BceWeighted,
+    CrossEntropyAdjusted,
+    CrossEntropyFocal,
+    CrossEntropyWeighted,
+)
 from edelweiss.problems.invariant_logistic import InvariantLogistic
 from edelweiss.problems.maml import Maml
 from edelweiss.problems.network import NetworkProblem
@@ -32,7 +40,13 @@ _BUILT_IN = by_name(
     Auc,
     AucMargin,
     Bce,
+    BceWeighted,
+    BceAdjusted,
+    BceFocal,
     CrossEntropy,
+    CrossEntropyWeighted,
+    CrossEntropyAdjusted,
+    CrossEntropyFocal,
     Robust,
     Fair,
     Auprc,

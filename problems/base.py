@@ -157,7 +157,7 @@ class Problem(HasOptions, ABC):
         return {name: vector for name, vector in self.initial().items() if name == "y"}
 
     def of_site(self, labels: Tensor) -> Self:
-        """Return the objective of a site with its own y, sharing this network; here the common objective.
+        """Return the objective of a site by itself, sharing this network; here the common objective.
 
         Parameters
         ----------
@@ -165,6 +165,13 @@ class Problem(HasOptions, ABC):
             Labels of the site's training samples, shape (n,) or (n, L), `datasets.labels.UNKNOWN` where unknown.
         """
         return self
+
+    def differs_by_site(self, own_dual: bool) -> bool:
+        """Return whether each site trains on an objective of its own, `of_site`.
+
+        ``own_dual`` says whether y stays at the site, see `federation.Algorithm.own_dual`; here that is what decides.
+        """
+        return own_dual and type(self).of_site is not Problem.of_site
 
     @property
     def draws_ahead(self) -> int:

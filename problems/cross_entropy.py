@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
 from torch.nn.functional import cross_entropy, pad
 
 from edelweiss.problems.capabilities import BalancedLoss
@@ -34,6 +35,19 @@ class CrossEntropy(NetworkProblem, BalancedLoss):
     def loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return the cross-entropy on the batch."""
         return mean_cross_entropy(logits, labels, weights)
+
+    def entropy(self, logits: Tensor, labels: Tensor, offsets: Tensor | None = None) -> Tensor:
+        """Return the cross-entropy of each sample, shape (n,); ``offsets`` (C,) are added to the logits."""
+        return cross_entropy(logits if offsets is None else logits + offsets, labels, reduction="none")
+
+    def of_class(self, values: Tensor, labels: Tensor) -> Tensor:
+        """Return of a value for each class, shape (C,), each label's own, shape (n,)."""
+        return values[labels]
+
+    def class_shares(self) -> Tensor:
+        """Return the share of each class among the training samples of all sites, shape (C,)."""
+        shares = self.setting.data_summary.shares or (1 / self.width,) * self.width
+        return torch.tensor(shares, device=self.device, dtype=self.dtype)
 
     def balanced_gradient(self, x: Tensor, batch: Batch | None, counts: Tensor) -> Tensor:
         """Return the gradient of -log (n_label e^h_label / Σ_c n_c e^h_c), the balanced softmax (Ren et al. 2020)."""

@@ -161,6 +161,30 @@ DEPRL = Paper(
 )
 
 # Problems
+RARE_EVENTS = Paper(
+    "G. King, L. Zeng",
+    "Logistic Regression in Rare Events Data",
+    "Political Analysis 2001",
+    "doi:10.1093/oxfordjournals.pan.a004868",
+)
+FOCAL = Paper(
+    "T.-Y. Lin, P. Goyal, R. Girshick, K. He, P. Dollár",
+    "Focal Loss for Dense Object Detection",
+    "ICCV 2017",
+    "arXiv:1708.02002",
+)
+LOGIT_ADJUSTMENT = Paper(
+    "A. K. Menon, S. Jayasumana, A. S. Rawat, H. Jain, A. Veit, S. Kumar",
+    "Long-Tail Learning via Logit Adjustment",
+    "ICLR 2021",
+    "arXiv:2007.07314",
+)
+FEDLC = Paper(
+    "J. Zhang, Z. Li, B. Li, J. Xu, S. Wu, S. Ding, C. Wu",
+    "Federated Learning with Label Distribution Skew via Logits Calibration",
+    "ICML 2022",
+    "arXiv:2209.00189",
+)
 SOLAM = Paper("Y. Ying, L. Wen, S. Lyu", "Stochastic Online AUC Maximization", "NeurIPS 2016", "NIPS 29:451-459")
 MAML = Paper(
     "C. Finn, P. Abbeel, S. Levine",

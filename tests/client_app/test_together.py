@@ -54,7 +54,7 @@ STACKED = {
         problem
         for problem in PROBLEMS
         if kind.stacks and can_solve(kind, PROBLEMS[problem]) and problem not in ONE_BY_ONE
-        if not (kind.own_dual and PROBLEMS[problem].of_site is not Problem.of_site)
+        if not problem_of(problem).differs_by_site(kind.own_dual)
     ]
     for algorithm, kind in ALGORITHMS.items()
 }

@@ -25,6 +25,9 @@ VARIANTS: list[dict[str, Any]] = [
     {"name": "auc", "score": "identity"},
     {"name": "auc-margin", "score": "sigmoid", "margin": 0.4},
     {"name": "bce"},
+    {"name": "bce-weighted"},
+    {"name": "bce-adjusted", "tau": 0.7},
+    {"name": "bce-focal", "gamma": 1.5, "alpha": 0.3},
     {"name": "auprc"},
 ]
 variants = pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: "-".join(map(str, variant.values())))
@@ -206,7 +209,8 @@ def test_fixed_positives_are_those_of_any_label_and_are_weighted_back() -> None:
 
 
 def test_which_problems_take_several_labels() -> None:
-    assert {name for name, problem in PROBLEMS.items() if problem.several} == {"auc", "auc-margin", "auprc", "bce"}
+    ranking, entropies = {"auc", "auc-margin", "auprc"}, {"bce", "bce-weighted", "bce-adjusted", "bce-focal"}
+    assert {name for name, problem in PROBLEMS.items() if problem.several} == ranking | entropies
 
 
 @variants

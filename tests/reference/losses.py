@@ -22,9 +22,17 @@ def value(variant: dict[str, Any], x: Vector, y: Vector, inputs: Vector, labels:
     total = 0.0
     for row, label in zip(inputs, labels, strict=True):
         logit = float(row @ x[:features] + x[features])
-        if name == "bce":
+        if name.startswith("bce"):
+            if name == "bce-adjusted":
+                logit += variant["tau"] * math.log(p / (1 - p))
             probability = 1 / (1 + math.exp(-logit))
-            total -= math.log(probability) if label else math.log(1 - probability)
+            right = probability if label else 1 - probability
+            own = variant.get("alpha", 0.5)
+            weight = {
+                "bce-weighted": 1 / (2 * p) if label else 1 / (2 * (1 - p)),
+                "bce-focal": 2 * (own if label else 1 - own) * (1 - right) ** variant.get("gamma", 0),
+            }.get(name, 1.0)
+            total -= weight * math.log(right)
             continue
         h = logit if variant["score"] == "identity" else 1 / (1 + math.exp(-logit))
         a, b, alpha = x[features + 1], x[features + 2], y[0]
@@ -50,8 +58,17 @@ def of_several_classes(variant: dict[str, Any], x: Vector, y: Vector, inputs: Ve
         if variant.get("criterion") == "squared":
             total += sum((logits[c] - (c == label)) ** 2 for c in range(classes))
             continue
-        surprise = -math.log(math.exp(logits[label]) / sum(map(math.exp, logits)))
-        total += surprise * y[label] / variant["shares"][label] if variant["name"] == "fair" else surprise
+        if variant["name"] == "cross-entropy-adjusted":
+            logits = [h + variant["tau"] * math.log(p) for h, p in zip(logits, variant["shares"], strict=True)]
+        right = math.exp(logits[label]) / sum(map(math.exp, logits))
+        weight = 1.0
+        if variant["name"] == "fair":
+            weight = y[label] / variant["shares"][label]
+        elif variant["name"] == "cross-entropy-weighted":
+            weight = 1 / (classes * variant["shares"][label])
+        elif variant["name"] == "cross-entropy-focal":
+            weight = (1 - right) ** variant["gamma"]
+        total -= weight * math.log(right)
     return float(total / len(labels))
 
 
