@@ -144,13 +144,7 @@ def _parsed(file: str, content: bytes) -> Study:
 
 
 def read_study(file: str) -> Study:
-    """Read a study file.
-
-    Raises
-    ------
-    ConfigError
-        Listing everything that is wrong with it.
-    """
+    """Read a study file; ConfigError listing everything that is wrong with it."""
     try:
         return _parsed(file, read_file(file, TEXT))
     except ConfigError:

@@ -79,13 +79,7 @@ class Study:
     subgroups: tuple[str, ...] = ()  # features, with codes or bands, in whose subgroups a model is evaluated
 
     def place(self, folder: str) -> Path:
-        """Return the table's file.
-
-        Raises
-        ------
-        DataError
-            If there is none or more than one.
-        """
+        """Return the table's file; DataError if there is none or more than one."""
         try:
             found = sorted(path for path in as_path(folder).glob(self.file) if path.is_file())
         except (OSError, ValueError, NotImplementedError) as error:

@@ -180,17 +180,12 @@ class Comparison:
 
 
 def chosen_metrics(found: Sequence[Found], wanted: Sequence[str]) -> list[str]:
-    """Return the paths of what is compared.
+    """Return the paths of what is compared; ConfigError when there is no such metric in all runs.
 
     A name such as ``auroc`` is taken on the common test set where all runs have one; else over the sites where some
     runs train a model for each, or on all held-out samples. ``auroc.Edema`` is one label's, and ``auroc`` the mean over
     labels. Without names it is all that a round's line shows; the loss, which depends on the problem, only if there is
     nothing else.
-
-    Raises
-    ------
-    ConfigError
-        When there is no such metric in all runs.
     """
     ended = [each for each in found if not each.run.outcome.diverged and each.run.outcome.records]
     if not ended:

@@ -53,13 +53,7 @@ class Found:
 
     @classmethod
     def read(cls, path: Path) -> Found:
-        """Read a folder.
-
-        Raises
-        ------
-        ValueError
-            Saying why nothing can be compared with it.
-        """
+        """Read a folder; ValueError saying why nothing can be compared with it."""
         inside = sum(is_file(each / "config.toml") for each in path.iterdir()) if path.is_dir() else 0
         if inside and not is_file(path / "config.toml"):
             raise ValueError(f"not a run folder, but {inside} are in it: write {str(path / '*')!r}")

@@ -25,15 +25,10 @@ def import_source(
     copy: bool = False,
     say: Callable[[str], None] = print,
 ) -> Listing:
-    """Make a site folder of a source.
+    """Make a site folder of a source; DataError naming everything that is wrong; then nothing is left at ``target``.
 
     `target` does not exist, or is empty. The images are linked as one folder, or those that are kept are copied. `say`
     takes each line about what was kept and left out, and why.
-
-    Raises
-    ------
-    DataError
-        Naming everything that is wrong; then nothing is left at ``target``.
     """
     importer = IMPORTERS[name]
     problems: list[DataError] = []

@@ -48,13 +48,7 @@ class Content:
 
     @classmethod
     def read(cls, name: str | Path) -> Content:
-        """Read a run folder.
-
-        Raises
-        ------
-        RunError
-            Naming the file that is missing, damaged or of another version.
-        """
+        """Read a run folder; RunError naming the file that is missing, damaged or of another version."""
         try:
             folder = as_path(name)
             config, records = read_config(folder), read_records(folder)

@@ -267,13 +267,7 @@ def parse(given: Mapping[str, Any], file: Path) -> Study:
 
 
 def read(file: Path) -> tuple[Study, dict[str, Any]]:
-    """Read a file; returns the study, and the file's content.
-
-    Raises
-    ------
-    ConfigError
-        For all that is wrong with it.
-    """
+    """Read a file; returns the study, and the file's content; ConfigError for all that is wrong with it."""
     try:
         content = read_toml(file)
     except (OSError, ValueError) as error:

@@ -72,13 +72,7 @@ def sweep(
 
 @contextmanager
 def owned(folder: Path) -> Iterator[None]:
-    """Take the folder for this process alone.
-
-    Raises
-    ------
-    ConfigError
-        When another has it.
-    """
+    """Take the folder for this process alone; ConfigError when another has it."""
     lock = os.open(folder, os.O_RDONLY)  # released when the process ends
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -92,13 +86,7 @@ def owned(folder: Path) -> Iterator[None]:
 
 
 def keep(file: Path, content: Mapping[str, Any], folder: Path) -> None:
-    """Copy the file into the sweep's folder.
-
-    Raises
-    ------
-    ConfigError
-        When the folder has the runs of another file.
-    """
+    """Copy the file into the sweep's folder; ConfigError when the folder has the runs of another file."""
     there = folder / COPY
     if there.exists():
         try:

@@ -142,13 +142,7 @@ class Sweep(Generic[S]):
         return found
 
     def check(self) -> None:
-        """Parse a run of each kind that the study may need.
-
-        Raises
-        ------
-        edelweiss.config.ConfigError
-            For all that cannot be done.
-        """
+        """Parse a run of each kind that the study may need; ConfigError for all that cannot be done."""
         repeats = len(list(combinations(self.study.repeat)))
         # The repeats of a run differ by seed and fold, which are as good as any.
         runs = (

@@ -145,13 +145,7 @@ class Workers:
         self._executor.shutdown()
 
     def run(self, sweep: Sweep[Study], jobs: Sequence[Job], progress: Progress) -> None:
-        """Do all runs.
-
-        Raises
-        ------
-        StoppedError
-            When one cannot be done.
-        """
+        """Do all runs; StoppedError when one cannot be done."""
         futures: dict[Future[str], Job] = {
             self._submit({**job.settings, **sweep.place(job, self.data_root)}, sweep.folder / job.name, job): job
             for job in jobs

@@ -100,14 +100,9 @@ class InferenceTable:
             self.notes.append("the features are not in the model's order: they are matched by name")
 
     def chunks(self) -> Iterator[Chunk]:
-        """Read the rows.
+        """Read the rows; DataError at the end, with all problems.
 
         After the first invalid value no more chunks come, but all rows are checked.
-
-        Raises
-        ------
-        DataError
-            At the end, with all problems.
         """
         first = 1
         try:
