@@ -186,99 +186,32 @@ for p, all_options in PROBLEM_OPTIONS.items():
 # ---------------------------------------------------------------------- data, splits, samplers, models
 BCE, AUC, XENT = base("fedavg", "bce"), base("codasca", "auc"), base("fedavg", "cross-entropy")
 MAML = base("local-scgd", "maml")
+ONCE = {"evaluate-every": 0, "central-test": False, "holdout-share": 0.001, "local-steps": 1}
+FOLDER = {"dataset": "image-folder", "data-root": f"{DATA}/folder"}
+PICTURES = {"dataset": "site-folders", "data-root": f"{DATA}/pictures", "partition": "sites", "batch-size": 4}
+TABLE = {"dataset": "table", "label": "died"}
+CLINICS = TABLE | {"data-file": f"{DATA}/patients.csv", "group-column": "clinic"}
+OMNIGLOT = {"dataset": "omniglot", "partition": "by-group", "model": "conv4", "rounds": 2, "local-steps": 1}
 DATASETS = {
     "digits": BCE | {"dataset": "digits", "positive-classes": "5-9"},
     "digits-classes": BCE | {"dataset": "digits", "positive-classes": "1", "negative-classes": "0,2"},
     "digits-multiclass": XENT | {"dataset": "digits", "model": "linear", "partition": "by-class"},
-    "mnist-cnn": BCE
-    | {
-        "dataset": "mnist",
-        "model": "cnn-mnist",
-        "local-steps": 1,
-        "rounds": 2,
-        "evaluate-every": 0,
-        "central-test": False,
-        "holdout-share": 0.001,
-    },
-    "cifar10-cnn": BCE
-    | {
-        "dataset": "cifar10",
-        "model": "cnn-cifar",
-        "local-steps": 1,
-        "rounds": 1,
-        "evaluate-every": 0,
-        "central-test": False,
-        "holdout-share": 0.001,
-    },
+    "mnist-cnn": BCE | ONCE | {"dataset": "mnist", "model": "cnn-mnist", "rounds": 2},
+    "cifar10-cnn": BCE | ONCE | {"dataset": "cifar10", "model": "cnn-cifar", "rounds": 1},
     "heart": AUC | {"dataset": "heart-disease", "partition": "sites", "sites": 4},
     "heart-split": BCE | {"dataset": "heart-disease", "partition": "split-sites", "sites": 6},
-    "omniglot": MAML
-    | {"dataset": "omniglot", "partition": "by-group", "model": "conv4", "maml.ways": 5, "rounds": 2, "local-steps": 1},
-    "omniglot-fcsg": base("fcsg", "maml")
-    | {"dataset": "omniglot", "partition": "by-group", "model": "conv4", "maml.ways": 3, "rounds": 2, "local-steps": 1},
-    "image-folder": XENT
-    | {"dataset": "image-folder", "data-root": f"{DATA}/folder", "model": "lenet5", "image-size": 28},
-    "image-folder-pad": BCE
-    | {
-        "dataset": "image-folder",
-        "data-root": f"{DATA}/folder",
-        "model": "linear",
-        "image-size": 9,
-        "image-fit": "pad",
-        "image-colour": "grey",
-    },
-    "site-folders-pictures": BCE
-    | {
-        "dataset": "site-folders",
-        "data-root": f"{DATA}/pictures",
-        "partition": "sites",
-        "model": "conv4",
-        "image-size": 20,
-        "batch-size": 4,
-    },
-    "site-folders-views": BCE
-    | {
-        "dataset": "site-folders",
-        "data-root": f"{DATA}/pictures",
-        "partition": "sites",
-        "model": "linear",
-        "image-size": 8,
-        "views": "AP",
-        "batch-size": 4,
-    },
-    "table": AUC
-    | {
-        "dataset": "table",
-        "data-file": f"{DATA}/wards.csv",
-        "label": "died",
-        "group-column": "ward",
-        "partition": "by-group",
-    },
-    "table-sites": AUC
-    | {
-        "dataset": "table",
-        "data-file": f"{DATA}/patients.csv",
-        "label": "died",
-        "group-column": "clinic",
-        "partition": "sites",
-        "sites": 4,
-    },
-    "table-iid": BCE
-    | {
-        "dataset": "table",
-        "data-file": f"{DATA}/patients.csv",
-        "label": "died",
-        "group-column": "clinic",
-        "partition": "iid",
-    },
+    "omniglot": MAML | OMNIGLOT | {"maml.ways": 5},
+    "omniglot-fcsg": base("fcsg", "maml") | OMNIGLOT | {"maml.ways": 3},
+    "image-folder": XENT | FOLDER | {"model": "lenet5", "image-size": 28},
+    "image-folder-pad": BCE | FOLDER | {"model": "linear", "image-size": 9, "image-fit": "pad", "image-colour": "grey"},
+    "site-folders-pictures": BCE | PICTURES | {"model": "conv4", "image-size": 20},
+    "site-folders-views": BCE | PICTURES | {"model": "linear", "image-size": 8, "views": "AP"},
+    "table": AUC | TABLE | {"data-file": f"{DATA}/wards.csv", "group-column": "ward", "partition": "by-group"},
+    "table-sites": AUC | CLINICS | {"partition": "sites", "sites": 4},
+    "table-iid": BCE | CLINICS | {"partition": "iid"},
     "table-study": BCE
-    | {
-        "dataset": "table",
-        "data-file": f"{DATA}/words.csv",
-        "study": f"{DATA}/study.toml",
-        "group-column": "clinic",
-        "partition": "sites",
-    },
+    | {"dataset": "table", "data-file": f"{DATA}/words.csv", "study": f"{DATA}/study.toml"}
+    | {"group-column": "clinic", "partition": "sites"},
     "hospitals": AUC | {"dataset": "site-folders", "data-root": f"{DATA}/hospitals", "partition": "sites"},
 }
 for name, keys in DATASETS.items():
@@ -330,33 +263,15 @@ add("split/personal-test/deprl", base("deprl", "bce") | {"personal-test": True},
 add("split/folds/ditto", base("ditto", "auc") | {"folds": 3, "fold": 2}, ("local", "ray"))
 for model in ("linear", "mlp", "dnn"):
     add(f"model/{model}", BCE | {"model": model, "hidden": 6})
+SHORT = {"image-size": 32, "local-steps": 1}
 for model, keys in {
-    "lenet5": {"dataset": "image-folder", "data-root": f"{DATA}/folder", "image-size": 28},
-    "cnn7": {"dataset": "image-folder", "data-root": f"{DATA}/folder", "image-size": 32},
-    "resnet18": {
-        "dataset": "image-folder",
-        "data-root": f"{DATA}/folder",
-        "image-size": 32,
-        "rounds": 2,
-        "local-steps": 1,
-    },
-    "vgg11": {
-        "dataset": "image-folder",
-        "data-root": f"{DATA}/folder",
-        "image-size": 32,
-        "rounds": 1,
-        "local-steps": 1,
-    },
+    "lenet5": {"image-size": 28},
+    "cnn7": {"image-size": 32},
+    "resnet18": SHORT | {"rounds": 2},
+    "vgg11": SHORT | {"rounds": 1},
 }.items():
-    add(f"model/{model}", BCE | {"model": model, "batch-size": 4} | keys)
-CONV = {
-    "dataset": "site-folders",
-    "data-root": f"{DATA}/pictures",
-    "partition": "sites",
-    "model": "conv4",
-    "image-size": 20,
-    "batch-size": 4,
-}
+    add(f"model/{model}", BCE | FOLDER | {"model": model, "batch-size": 4} | keys)
+CONV = PICTURES | {"model": "conv4", "image-size": 20}
 for a, p in (
     ("fedavg", "bce"),
     ("codasca", "auc"),
@@ -366,7 +281,6 @@ for a, p in (
     ("dispfl", "bce"),
 ):
     add(f"conv4/{a}", base(a, p) | CONV | ({"positives-per-batch": 2} if p == "auprc" else {}), ("local", "ray"))
-SHORT = CONV | {"image-size": 32, "rounds": 2, "local-steps": 1}
 for bn, model, a, p in (
     ("average", "efficientnet-b0", "fedavg", "bce"),
     ("local", "efficientnet-b0", "fedavg", "bce"),
@@ -379,7 +293,12 @@ for bn, model, a, p in (
     more = {"positives-per-batch": 2} if p == "auprc" else {"fedavg.lr": 0.001} if a == "fedavg" else {}
     add(
         f"batch-norm/{bn}/{a}",
-        base(a, p) | SHORT | {"bn": bn, "model": model} | more | ({"state-dir": "@state"} if bn == "local" else {}),
+        base(a, p)
+        | CONV
+        | SHORT
+        | {"rounds": 2, "bn": bn, "model": model}
+        | more
+        | ({"state-dir": "@state"} if bn == "local" else {}),
         engines,
     )
 AUGMENT = {"augment-flip": True, "augment-crop": 0.2, "augment-rotate": 20.0, "augment-brightness": 0.3}
