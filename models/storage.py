@@ -58,19 +58,12 @@ def atomic_writer(path: Path) -> Iterator[BinaryIO]:
 
 @dataclass(frozen=True)
 class StoredTensors:
-    """The content of a file of tensors.
+    """The content of a file of tensors."""
 
-    Attributes
-    ----------
-    tensors, facts : dict
-        As written by `write_tensors`; other files have no facts.
-    whole : bool
-        Whether the checksum matches.
-    """
-
+    # tensors, facts: as written by `write_tensors`; other files have no facts
     tensors: dict[str, Tensor]
     facts: dict[str, Any]
-    intact: bool
+    intact: bool  # whether the checksum matches
 
     @classmethod
     def read(cls, path: Path) -> StoredTensors:

@@ -57,25 +57,11 @@ class NetworkProblem(Problem, Layers):
     A problem with ``several`` labels has a score, scalars and a dual variable for each of L labels, and optimises the
     mean of their losses. Each loss is a mean over the batch's samples with a known label; it is zero without any, so
     that a site without a label does not affect its parameters.
-
-    Attributes
-    ----------
-    scalars : tuple of str
-        Names of the entries of x after the network's, such as ``("a", "b")``; with several labels all of ``a``, then
-        all of ``b``.
-    scalar_size : int
-        Number of entries of each scalar: L, or 1.
-    dual : int
-        Length of y, 0 for none; by default the number of ``dual_scalars`` times ``scalar_size``.
-    network : FlatNetwork
-        The model, on its device.
-    width : int
-        Number of the network's outputs: one score, one per class, or one per label.
-    labels : tuple of str
-        The names of several labels; empty for one.
     """
 
     scalars: ClassVar[tuple[str, ...]] = ()
+    """Names of the entries of x after the network's, such as ``("a", "b")``; with several labels all of ``a``, then all
+    of ``b``."""
     log_odds: ClassVar[bool] = False
     """Whether the scores are the log-odds of a positive."""
 
@@ -117,12 +103,12 @@ class NetworkProblem(Problem, Layers):
 
     @property
     def width(self) -> int:
-        """The number of the network's outputs."""
+        """The number of the network's outputs: one score, one per class, or one per label."""
         return self.setting.data_summary.classes if self.multiclass else self.scalar_size
 
     @property
     def dual(self) -> int:
-        """The length of y; 0 for none."""
+        """The length of y, 0 for none: the number of ``dual_scalars`` times `scalar_size`."""
         return len(self.dual_scalars) * self.scalar_size
 
     @abstractmethod

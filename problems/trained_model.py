@@ -31,37 +31,19 @@ FILE = "model.safetensors"
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A trained model for one binary label, or several.
+    """A trained model for one binary label, or several."""
 
-    Attributes
-    ----------
-    file : Path
-        The model's file.
-    problem : NetworkProblem
-        The problem with its network, including batch-norm statistics.
-    x : Tensor
-        The parameters.
-    data_summary, model_schema : DataSummary, ModelSchema
-        Shape, standardisation and meaning of the inputs.
-    recalibrations : tuple of Recalibration
-        The map from scores to probabilities for each label; None without one.
-    lacking : tuple of str
-        Labels without known samples at the site of a personal model.
-    notes : tuple of str
-        Notes for the user.
-    personal : bool
-        Whether it is a site's personal model.
-    """
-
-    file: Path
-    problem: NetworkProblem
-    x: Tensor
+    file: Path  # the model's file
+    problem: NetworkProblem  # the problem with its network, including batch-norm statistics
+    x: Tensor  # the parameters
+    # data_summary, model_schema: shape, standardisation and meaning of the inputs
     data_summary: DataSummary
     model_schema: ModelSchema
+    # the map from scores to probabilities for each label; None without one
     recalibrations: tuple[Recalibration | None, ...]
-    lacking: tuple[str, ...]
-    notes: tuple[str, ...]
-    personal: bool = False
+    lacking: tuple[str, ...]  # labels without known samples at the site of a personal model
+    notes: tuple[str, ...]  # notes for the user
+    personal: bool = False  # whether it is a site's personal model
 
     @classmethod
     def read(cls, place: str | Path, device: str = "cpu") -> TrainedModel:

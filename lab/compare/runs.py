@@ -63,21 +63,12 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Run:
-    """A run and what came of it.
+    """A run and what came of it."""
 
-    Attributes
-    ----------
-    settings : Settings
-        Its run-config, as far as it is not the default.
-    repeat : Settings
-        What distinguishes it from the runs that it is averaged with: its seed, and its fold in cross-validation.
-    outcome : Outcome
-        What came of it.
-    """
-
-    settings: Settings
+    settings: Settings  # its run-config, as far as it is not the default
+    # what distinguishes it from the runs that it is averaged with: its seed, and its fold in cross-validation
     repeat: Settings
-    outcome: Outcome
+    outcome: Outcome  # what came of it
 
     @property
     def sites(self) -> int:
