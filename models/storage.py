@@ -99,11 +99,6 @@ def checksum(tensors: Mapping[str, Tensor], facts: Mapping[str, object]) -> int:
     return found
 
 
-def read_facts(data: bytes) -> dict[str, Any]:
-    """Return the facts written by `write_tensors`; empty for other files."""
-    return {name: fact for name, fact in _entry(data).items() if name != CHECKSUM}
-
-
 def _entry(data: bytes) -> dict[str, Any]:
     with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])

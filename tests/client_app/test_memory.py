@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 
 from edelweiss.client_app.memory import Memory, Place, Provenance, StateError, path_of, places, state_folder
 from edelweiss.common import ConfigError
-from edelweiss.models.storage import read_facts
+from edelweiss.models.storage import StoredTensors
 from tests.said import has
 
 CPU = torch.device("cpu")
@@ -257,7 +257,7 @@ def test_a_kept_model_outlives_the_memory_and_says_what_it_takes_to_use_it(tmp_p
     assert path == tmp_path / "models" / "7-a_b.safetensors"
     assert [p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob("*")] == ["models", f"models/{path.name}"]
     assert torch.equal(load_file(path)["x"], SECOND["x"])
-    assert read_facts(path.read_bytes()) == {**MINE, "run": "7", "site": "a/b", "shape": [3, 2], "prior": 0.25}
+    assert StoredTensors.read(path).facts == {**MINE, "run": "7", "site": "a/b", "shape": [3, 2], "prior": 0.25}
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     memory.keep(FIRST, {})  # a new one takes its place
     assert torch.equal(load_file(path)["x"], FIRST["x"])

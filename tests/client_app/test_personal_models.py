@@ -21,7 +21,7 @@ from edelweiss.common import Value, from_record
 from edelweiss.config import RunConfig, SiteConfig
 from edelweiss.datasets import DataSummary, load_site
 from edelweiss.federation import DivergedError
-from edelweiss.models.storage import read_facts
+from edelweiss.models.storage import StoredTensors
 from edelweiss.server_app import simulate
 from edelweiss.server_app.console import Progress
 from edelweiss.server_app.coordinator import Result, coordinate
@@ -62,7 +62,7 @@ def test_each_sites_model_stays_and_is_the_one_that_was_reported(
         file = model_file(tmp_path, name)
         assert file.relative_to(tmp_path / f"state-{name}") == Path("models") / f"{run_key(result)}-{name}.safetensors"
         assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
-        models[name], facts = load_file(file), read_facts(file.read_bytes())
+        models[name], facts = load_file(file), StoredTensors.read(file).facts
         assert sorted(models[name]) == vectors
         assert {key: facts[key] for key in ("algorithm", "problem", "model", "d", "shape")} == {
             "algorithm": "alone",

@@ -15,7 +15,7 @@ from edelweiss.client_app.cli import main
 from edelweiss.client_app.oracle import SiteOracle, stream
 from edelweiss.client_app.personalise import FinishedRun, personalise
 from edelweiss.models import build
-from edelweiss.models.storage import read_facts
+from edelweiss.models.storage import StoredTensors
 from edelweiss.problems.metrics import ranking
 from edelweiss.server_app import simulate
 from edelweiss.server_app.console import Progress
@@ -108,7 +108,7 @@ def test_only_the_head_is_trained_and_it_helps(
     better = "accuracy" if classes > 2 else "auroc"
     if classes == 2:  # labels of three classes are dealt in turn: there is nothing to learn
         assert reported[better][1] > max(0.8, reported[better][0])
-    facts = read_facts(file.read_bytes())
+    facts = StoredTensors.read(file).facts
     assert (facts["algorithm"], facts["problem"]) == ("fedrep", problem)
     assert facts["d"] == len(own["x"])
     assert facts["shift"] == given.facts["shift"]

@@ -14,7 +14,7 @@ import pytest
 
 from edelweiss.client_app import cli as site_cli
 from edelweiss.lab import cli
-from edelweiss.models.storage import read_facts
+from edelweiss.models.storage import StoredTensors
 from edelweiss.problems import onnx_export as exported
 from edelweiss.problems.metrics import ranking
 from edelweiss.problems.trained_model import TrainedModel
@@ -69,7 +69,7 @@ def test_the_page_can_be_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_page_names_what_a_model_s_file_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    facts = read_facts((simulate(job(tmp_path, rounds=1)).folder / "model.safetensors").read_bytes())
+    facts = StoredTensors.read(simulate(job(tmp_path, rounds=1)).folder / "model.safetensors").facts
     said = set(re.findall(r"`([\w.]+)`", PAGE[PAGE.index("| entry |") : PAGE.index("**Column names.**")]))
     entries = {name for name in facts if name not in ("a", "b", "alpha", "classes", "data")}
     entries |= {f"data.{name}" for name in facts["data"] if name != "dataset"}

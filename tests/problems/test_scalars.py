@@ -16,7 +16,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from edelweiss.client_app.personalise import FinishedRun, starting_point
 from edelweiss.common import ConfigError
 from edelweiss.config import RunConfig, flatten
-from edelweiss.models.storage import read_facts
+from edelweiss.models.storage import StoredTensors
 from edelweiss.problems import PROBLEMS
 from edelweiss.problems.network import NetworkProblem
 from edelweiss.problems.scalars import restore_scalars
@@ -93,7 +93,7 @@ def test_a_round_trains_them_and_the_models_file_carries_their_names(name: str, 
     keys = job(tmp_path, problem=name, algorithm=algorithm, rounds=1) | {f"{name}.share": 0.3}
     result = simulate(keys)
     x, y = result.arrays["x"], result.arrays.get("y")
-    facts = read_facts((result.folder / "model.safetensors").read_bytes())
+    facts = StoredTensors.read(result.folder / "model.safetensors").facts
     entries = [x[-1]] if y is None else [x[-1], y[0]]
     assert [facts[own] for own in names] == [float(entry) for entry in entries]
     assert all(entry != 0 for entry in entries), "they start at 0 and are trained"

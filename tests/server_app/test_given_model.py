@@ -21,7 +21,7 @@ from edelweiss.datasets import DataSummary
 from edelweiss.datasets.vision import import_torchvision
 from edelweiss.lab.cli import main
 from edelweiss.models import ModelError, build, networks
-from edelweiss.models.storage import read_facts, write_tensors
+from edelweiss.models.storage import StoredTensors, write_tensors
 from edelweiss.problems.network import NetworkProblem
 from edelweiss.server_app import Result, simulate
 from edelweiss.server_app.init_model import InitModel
@@ -61,7 +61,7 @@ def start(folder: Path, algorithm: str = "codasca", **keys: Value) -> Result:
 def left(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the tensors and the facts of a run's model."""
     file = folder / "model.safetensors"
-    return load_file(file), read_facts(file.read_bytes())
+    return load_file(file), StoredTensors.read(file).facts
 
 
 def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> set[str]:

@@ -15,7 +15,7 @@ from edelweiss.datasets.site.study import Column
 from edelweiss.datasets.sources.bundled import BREAST_CANCER
 from edelweiss.federation import RunError
 from edelweiss.models import ModelError
-from edelweiss.models.storage import read_facts, write_tensors
+from edelweiss.models.storage import StoredTensors, write_tensors
 from edelweiss.problems.trained_model import TrainedModel
 from edelweiss.server_app import simulate
 from edelweiss.server_app.init_model import InitModel
@@ -27,7 +27,7 @@ UNNAMED = ("features", "study")
 
 def facts_of(folder: Path) -> dict[str, Any]:
     """Return what the model's file of a run says."""
-    return read_facts((folder / "model.safetensors").read_bytes())
+    return StoredTensors.read(folder / "model.safetensors").facts
 
 
 def test_public_data_are_named_in_the_order_of_the_inputs(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def rewritten(file: Path, target: Path, **changes: object) -> Path:
     """Write a model's file whose facts say something else; None leaves one out."""
-    facts = read_facts(file.read_bytes()) | changes
+    facts = StoredTensors.read(file).facts | changes
     write_tensors(target, load_file(file), {key: value for key, value in facts.items() if value is not None})
     return target
 
