@@ -51,9 +51,9 @@ def train(request: TrainRequest, site: OpenSite) -> Steps[Outgoing]:
     started, clock = time.perf_counter(), time.monotonic()
     here, strategy, encoding = site.in_run(request), site.strategy, site.run.encoding
     problem, own = here.problem, here.own_problem
-    context = strategy.context(request.round, site.run.rounds, request.phase, request.sites)
+    context = request.context
     sent = request.sent.on(problem.device)
-    store, place = here.memory(), (request.round, strategy.phases.index(request.phase))
+    store, place = here.memory(), (context.round, strategy.phases.index(context.phase))
     if site.run.remembers and (text := store.shortage()):
         raise RefusedError(f"{text}: make room before the run goes on")
     memory = store.load(problem.device, before=place)
@@ -80,7 +80,7 @@ def train(request: TrainRequest, site: OpenSite) -> Steps[Outgoing]:
     most = magnitudes(reply)
     if text := encoding.overflow(reply, most):
         raise RefusedError(f"its {text}")
-    written, residual = encoding.encode(reply, residual, request.phase)
+    written, residual = encoding.encode(reply, residual, context.phase)
     memory = memory | remembered(residual)
     seconds = time.perf_counter() - started
     most |= magnitudes({name: vector for name, vector in memory.items() if reply.get(name) is not vector})
@@ -111,7 +111,7 @@ def evaluate(request: EvaluateRequest, site: OpenSite) -> Outgoing:
     problem = here.problem
     sent = request.sent.on(problem.device)
     store = here.memory()
-    memory = store.load(problem.device, before=(request.round + 1, 0))
+    memory = store.load(problem.device, before=(request.context.round + 1, 0))
     taken(memory)  # rounding errors are no part of a model
     own = {} if memory else store.kept(problem.device)
     kept_here = "buffers" in (memory or own)

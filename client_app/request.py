@@ -14,6 +14,8 @@ from edelweiss.federation.messages import Vectors
 if TYPE_CHECKING:
     from flwr.app import Message
 
+    from edelweiss.federation import RoundContext
+
 SUMMARY_KEYS = tuple(field.name for field in fields(DataSummary))
 ARRAYS, OTHER = "arrays", "other"  # the vectors, and the model that the final one is compared with
 NONE = Vectors({})
@@ -53,10 +55,10 @@ class Request:
 
     Attributes
     ----------
-    round, phase
-        Where the run stands.
-    site, name, sites : int, str, int
-        This site's place and name, and how many sites take part: fewer than the run is for, where some could not begin.
+    context : RoundContext
+        Where the run stands. Its ``sites`` take part: fewer than the run is for, where some could not begin.
+    site, name : int, str
+        This site's place and name.
     run, committed : str, int
         The run's key, and the round behind whose end it does not go back, see `federation.Checkpoints`.
     data_summary : DataSummary
@@ -65,11 +67,9 @@ class Request:
         What the site is sent.
     """
 
-    round: int
-    phase: str
+    context: RoundContext
     site: int
     name: str
-    sites: int
     run: str
     committed: int
     data_summary: DataSummary = field(default_factory=DataSummary)
@@ -78,7 +78,7 @@ class Request:
     @property
     def lasting(self) -> tuple[object, ...]:
         """What stays the same for a whole run."""
-        return self.run, self.site, self.name, self.sites, self.data_summary
+        return self.run, self.site, self.name, self.context.sites, self.data_summary
 
 
 @dataclass(frozen=True, kw_only=True)

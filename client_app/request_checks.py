@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import marshal
 from typing import TYPE_CHECKING, Any
 
 from flwr.app import ArrayRecord, ConfigRecord
@@ -25,6 +24,8 @@ from edelweiss.problems.histogram import ENTRY
 from edelweiss.problems.network import NetworkProblem
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from edelweiss.client_app.request import Incoming, Request
     from edelweiss.client_app.site import OpenSite
     from edelweiss.config import RunConfig
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
 RUN = Schema(app=words(64), run=words(64, pattern="^[0-9A-Za-z_-]+$"))
 OWN = ("site", "name")  # what each site alone is told
-BY_VALUE = 2  # of marshal: equal values give equal bytes, and values of other types others
 
 
 def require_sound(incoming: Incoming, site: OpenSite) -> Request | None:
@@ -54,16 +54,19 @@ def require_sound(incoming: Incoming, site: OpenSite) -> Request | None:
             last = kind == "evaluate"
             other = {OTHER: ArrayRecord} if last and site.run.compare_with else {}
             require_records(incoming.content, config=ConfigRecord, arrays=ArrayRecord, **other)
-            told = {key: value for key, value in incoming.config.items() if key not in SUMMARY_KEYS}
-            if not (wrong := _wrong_message(told, site, last=last)):
-                summary = {key: value for key, value in incoming.config.items() if key in SUMMARY_KEYS}
-                about_data, run = True, site.run
-                multiclass = PROBLEMS[run.problem].multiclass
-                wrong, data_summary = _data_summary(
-                    site.form, multiclass, run.several, marshal.dumps(summary, BY_VALUE)
-                )
+            common = {key: value for key, value in incoming.config.items() if key not in OWN}
+            sites, asked, summary = _said(site.run, last, site.gives_evidence, *common, *common.values())
+            place, name = incoming.config.get("site"), incoming.config.get("name")
+            if not (type(place) is int and 0 <= place < sites and is_file_name(name)):
+                wrong = _wrong_config(incoming.config, site.run, site.gives_evidence, last=last)
+            else:
+                about_data, (wrong, data_summary) = True, _data_summary(site.run, site.form, *summary)
                 if not wrong:
-                    request = _request(told, data_summary, incoming, last=last)
+                    asked = {**asked, "site": place, "name": name, "data_summary": data_summary}
+                    asked |= {"sent": incoming.vectors[ARRAYS]} | (
+                        {"other": incoming.vectors.get(OTHER, NONE)} if last else {}
+                    )
+                    request = (EvaluateRequest if last else TrainRequest)(**asked)
                     wrong = _wrong_arrays(incoming, request, site)
     except BadReplyError as error:
         wrong = [str(error)]
@@ -75,40 +78,31 @@ def require_sound(incoming: Incoming, site: OpenSite) -> Request | None:
     return request
 
 
-def _request(told: dict[str, Any], data_summary: DataSummary, incoming: Incoming, *, last: bool) -> Request:
-    asked = {key: value for key, value in told.items() if key != "app"}
-    asked |= {"data_summary": data_summary, "sent": incoming.vectors[ARRAYS]}
-    if not last:
-        return TrainRequest(**asked)
-    asked["merged"] = tuple(asked.get("merged", ()))
-    return EvaluateRequest(other=incoming.vectors.get(OTHER, NONE), **asked)
-
-
-def _wrong_message(told: dict[str, Any], site: OpenSite, *, last: bool) -> list[str]:
-    """Return what is wrong with what a message says of itself.
-
-    Sites that share a process are told the same in a phase, but for `OWN`: the rest is looked at once.
-    """
-    run, place, name = site.run, told.get("site"), told.get("name")
-    common = {key: value for key, value in told.items() if key not in OWN}
-    if (
-        type(place) is int
-        and 0 <= place < _sites_told(run, last, site.gives_evidence, marshal.dumps(common, BY_VALUE))
-        and is_file_name(name)
-    ):
-        return []
-    return _wrong_config(told, run, site.gives_evidence, last=last)
-
-
 @PROCESS_CACHE.latest
-def _sites_told(run: RunConfig, last: bool, gives_evidence: bool, common: bytes) -> int:
-    """Return how many sites there are by what all are told, if that is in order; else 0."""
-    told = {**marshal.loads(common), "site": 0, "name": "any"}
-    return 0 if _wrong_config(told, run, gives_evidence, last=last) else int(told["sites"])
+def _said(run: RunConfig, last: bool, gives_evidence: bool, *items: Any) -> tuple[int, dict[str, Any], tuple[Any, ...]]:
+    """Check and parse what a message tells all sites, its keys and then its values; once for those of a process.
+
+    Returns how many sites take part, 0 where what it says of itself is wrong; fields of a `Request`; and what it says
+    of the data of all sites, its keys and then its values.
+    """
+    said = _paired(items)
+    if _wrong_config({**said, "site": 0, "name": "any"}, run, gives_evidence, last=last):
+        return 0, {}, ()
+    context = run.strategy.context(said["round"], run.rounds, said["phase"], said["sites"])
+    asked = {"context": context, "run": said["run"], "committed": said["committed"]}
+    asked |= {"merged": tuple(said.get("merged", ()))} if last else {"evaluate": said["evaluate"]}
+    summary = {key: value for key, value in said.items() if key in SUMMARY_KEYS}
+    return said["sites"], asked, (*summary, *summary.values())
 
 
-def _wrong_config(told: dict[str, Any], run: RunConfig, gives_evidence: bool, *, last: bool) -> list[str]:
+def _paired(items: tuple[Any, ...]) -> dict[str, Any]:
+    """Return keys and the values that follow them as a dictionary."""
+    return dict(zip(items[: len(items) // 2], items[len(items) // 2 :], strict=True))
+
+
+def _wrong_config(config: Mapping[str, Any], run: RunConfig, gives_evidence: bool, *, last: bool) -> list[str]:
     """Return what is wrong with what a message says of itself."""
+    told = {key: value for key, value in config.items() if key not in SUMMARY_KEYS}
     schema, labels = _message(run, last), max(1, len(run.several))
     if last and "merged" in told and gives_evidence and run.compare_with and not run.strategy.personalised:
         schema = Schema({**schema, "merged": several(binary(ENTRY), (4 * labels,))})
@@ -147,23 +141,28 @@ def _message(run: RunConfig, last: bool) -> Schema:
 
 @PROCESS_CACHE.latest
 def _data_summary(
-    known: tuple[tuple[int, ...], int] | None, multiclass: bool, labels: tuple[str, ...], summary: bytes
+    run: RunConfig, form: tuple[tuple[int, ...], int] | None, *items: Any
 ) -> tuple[list[str], DataSummary]:
-    """Return what is wrong with what a message says of all sites' data, and that; in a run it is always the same.
+    """Check and parse what a message says of all sites' data, its keys and then its values; in a run it is the same.
 
-    ``known`` are the shape of this site's inputs and how many classes it has; None: it is without data.
+    ``form`` is the shape of this site's inputs and how many classes it has; None: it is without data.
     """
-    shape, classes = known or ((), 2)
-    told = marshal.loads(summary)
-    wrong = wrong_summary(told, shape, classes, multiclass=multiclass, labels=labels if known else ())
-    return wrong, DataSummary() if wrong else from_record(DataSummary, told)
+    shape, classes = form or ((), 2)
+    told, multiclass, labels = _paired(items), PROBLEMS[run.problem].multiclass, run.several if form else ()
+    wrong = wrong_summary(told, shape, classes, multiclass=multiclass, labels=labels)
+    return wrong, DataSummary() if wrong else _known(from_record(DataSummary, told))
+
+
+@PROCESS_CACHE.latest
+def _known(data_summary: DataSummary) -> DataSummary:
+    """Return the equal one of the message before, so that what is kept by it is found by identity."""
+    return data_summary
 
 
 def _wrong_arrays(incoming: Incoming, request: Request, site: OpenSite) -> list[str]:
     """Return what is wrong with the vectors of a message that says the truth about itself."""
     record, messages, sent = incoming.content[ARRAYS], site.in_run(request).messages, request.sent
-    strategy = site.strategy
-    context = strategy.context(request.round, site.run.rounds, request.phase, request.sites)
+    context = request.context
     if isinstance(request, EvaluateRequest):
         text = sent.misfit(messages.final(request.site, sent.arrays))
     elif not (text := messages.misfit(context, request.site, record)):  # type: ignore[arg-type]
@@ -176,7 +175,7 @@ def _wrong_arrays(incoming: Incoming, request: Request, site: OpenSite) -> list[
         if isinstance(problem, NetworkProblem) and (text := other.misfit([shapes_of(problem.model())])):
             return [f"of the other model: {text}"]
     if context not in sent.checked:
-        sent.checked[context] = _wrong_values(sent, strategy, context, messages.d)
+        sent.checked[context] = _wrong_values(sent, site.strategy, context, messages.d)
     return sent.checked[context] or (_overflowing(beyond(other.meant)) if other.arrays else [])
 
 

@@ -161,9 +161,9 @@ def _followed(record: RunRecord, incoming: Incoming, request: Request | None, ph
     said = hashlib.sha256(repr(request.lasting).encode()).hexdigest()
     if record.said not in ("", said):
         raise RefusedError(OTHERWISE)
-    last, number = isinstance(request, EvaluateRequest), request.round
+    last, number = isinstance(request, EvaluateRequest), request.context.round
     merged = isinstance(request, EvaluateRequest) and bool(request.merged)
-    place = [1, 0, merged] if last else [0, number, phases.index(request.phase)]
+    place = [1, 0, merged] if last else [0, number, phases.index(request.context.phase)]
     digest = hashlib.blake2b(repr(sorted(incoming.config.items())).encode())
     for vectors in incoming.vectors.values():
         for name, array in vectors.arrays.items():

@@ -212,8 +212,10 @@ def test_a_site_reads_what_the_coordinator_writes(tmp_path: Path, hospital: Open
             assert isinstance(request, TrainRequest)
             config = dict(content.config_records["config"])
             assert request.evaluate is evaluate
-            for key in ("round", "phase", "site", "name", "sites", "run", "committed"):
+            for key in ("site", "name", "run", "committed"):
                 assert getattr(request, key) == config[key]
+            for key in ("round", "phase", "sites"):
+                assert getattr(request.context, key) == config[key]
             summary = {key: value for key, value in config.items() if key in SUMMARY_KEYS}
             assert to_record(request.data_summary) == summary
             assert {name: vector.tolist() for name, vector in request.sent.meant.items()} == {

@@ -154,11 +154,9 @@ def test_a_run_says_where_simulated_sites_write_and_never_where_a_hospital_does(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     config = RunConfig.parse(site_job(tmp_path, algorithm="alone", problem="auc").flat() | {"state-dir": "/theirs"})
     request = Request(
-        round=1,
-        phase="train",
+        context=config.strategy.context(1, 1, "train", 1),
         site=0,
         name="north",
-        sites=1,
         run="7",
         committed=0,
         data_summary=DataSummary(shape=(4,)),

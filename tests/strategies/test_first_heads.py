@@ -31,7 +31,12 @@ def first(algorithm: str, site: int, seed: int = 0, **keys: Any) -> torch.Tensor
     config = RunConfig.parse({"algorithm": algorithm, "problem": "auc", "hidden": 4, "seed": seed, **keys})
     opened = OpenSite(config, SiteConfig.parse({"partition-id": site}))
     request = Request(
-        round=3, phase="train", site=site, name=f"site-{site}", sites=3, run="", committed=0, data_summary=COHORT
+        context=config.strategy.context(3, 3, "train", 3),
+        site=site,
+        name=f"site-{site}",
+        run="",
+        committed=0,
+        data_summary=COHORT,
     )
     return opened.in_run(request).fresh()["head"]
 

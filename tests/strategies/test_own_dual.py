@@ -54,7 +54,12 @@ def hospitals(folder: Path, counts: Mapping[str, tuple[int, int]] = SITES) -> li
 def opened(config: RunConfig, data_summary: DataSummary, place: str) -> tuple[NetworkProblem, Batch]:
     """Return the objective of a hospital as its app trains on it, and all its training samples."""
     request = Request(
-        round=1, phase="train", site=0, name="", sites=config.sites, run="", committed=0, data_summary=data_summary
+        context=config.strategy.context(1, 1, "train", config.sites),
+        site=0,
+        name="",
+        run="",
+        committed=0,
+        data_summary=data_summary,
     )
     here = OpenSite(config, SiteConfig.parse({"data-dir": place}))
     problem, samples = here.in_run(request).own_problem, here.in_run(request).samples[0]
