@@ -57,3 +57,10 @@ class ConfigError(ValueError):
         more = [f"and {len(problems) - LISTED:,} more"] if len(problems) > LISTED else []
         lines = [f"  - {problem}" for problem in [*problems[:LISTED], *more]]
         super().__init__("\n".join([f"{count} in the {what}:", *lines]))
+
+
+class PlugInError(ConfigError):
+    """A plug-in that cannot be used; the message is for the user."""
+
+    def __init__(self, *texts: str) -> None:
+        super().__init__("run-config", list(texts))

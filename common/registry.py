@@ -14,18 +14,11 @@ from functools import cache, reduce
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, ClassVar, TypeVar
 
-from edelweiss.common.errors import ConfigError
+from edelweiss.common.errors import PlugInError
 from edelweiss.common.options import HasOptions, key_of
 from edelweiss.common.suggest import shown, unknown
 
 T = TypeVar("T")
-
-
-class PlugInError(ConfigError):
-    """A plug-in that cannot be used; the message is for the user."""
-
-    def __init__(self, *texts: str) -> None:
-        super().__init__("run-config", list(texts))
 
 
 def by_name(*classes: Any) -> dict[str, Any]:
@@ -54,7 +47,7 @@ class Registry(dict[str, T]):
     rows : mapping
         The built-in objects.
     accept : callable
-        Checks a plug-in and returns its name and row; raises `PlugInError`.
+        Checks a plug-in, with the name that it was found by or "", and returns its name and row; raises `PlugInError`.
 
     Attributes
     ----------
@@ -116,13 +109,13 @@ class Registry(dict[str, T]):
         PlugInError
             If it is not of this kind, or has a built-in name.
         """
-        name, row = self._accept(name or name_of(thing), thing)
+        name, row = self._accept(name, thing)
         if name in self.built_in:
-            text = f"{self.kind} {name_of(thing)} is called {name!r}, which is built in: give it another name"
+            text = f"{self.kind} {place_of(thing)} is called {name!r}, which is built in: give it another name"
             raise PlugInError(text)
         if self.given.get(name) is not thing:
             self.given[name] = thing
-            self._aliases[name_of(thing)] = name
+            self._aliases[place_of(thing)] = name
             self[name] = row
         return name
 
@@ -173,17 +166,15 @@ def not_loaded(names: Mapping[str, str]) -> str:
     )
 
 
-def name_of(thing: object) -> str:
-    """Return ``module:name`` of a class or a function; another process finds it only if `is_importable`."""
-    while hasattr(thing, "func"):  # of a partial
-        thing = thing.func
-    own: Any = thing if hasattr(thing, "__qualname__") else type(thing)
+def place_of(thing: object) -> str:
+    """Return where a class or a function was defined, ``module:name``; another process finds it if `is_importable`."""
+    own: Any = thing if hasattr(thing, "__qualname__") else getattr(thing, "func", type(thing))  # of a partial
     return f"{own.__module__}:{own.__qualname__}"
 
 
 def is_importable(thing: object) -> bool:
     """Whether another process can import it by name."""
-    module, _, path = name_of(thing).partition(":")
+    module, _, path = place_of(thing).partition(":")
     try:
         return module != "__main__" and reduce(getattr, path.split("."), importlib.import_module(module)) is thing
     except (AttributeError, ImportError):
@@ -212,7 +203,7 @@ def require_declared(kind: str, thing: Any, base: type[HasOptions], how: str) ->
     PlugInError
         If it is not.
     """
-    name = name_of(thing)
+    name = place_of(thing)
     if not (isinstance(thing, type) and issubclass(thing, base)):
         raise PlugInError(f"{kind} {name} must be a class derived from edelweiss.{base.__name__}")
     if inspect.isabstract(thing):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from edelweiss.common import PlugInError, Registry, Value
-from edelweiss.common.registry import find, is_importable, name_of, not_loaded
+from edelweiss.common.registry import find, is_importable, not_loaded, place_of
 from edelweiss.datasets import SOURCES
 from edelweiss.datasets.config import ARRAYS, OWN
 from edelweiss.datasets.reading import outside_source
@@ -112,7 +112,7 @@ def named_outside(flat: Mapping[str, Value]) -> dict[str, str]:
         if thing is None and (place := find(registry.kind, name)):
             found[name] = place
         elif thing is not None and is_importable(thing):
-            found[name] = name_of(thing)
+            found[name] = place_of(thing)
         return name
 
     _renamed(flat, add)

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from edelweiss.common import PlugInError, Registry, shown
+from edelweiss.common.identity import name_of
 from edelweiss.common.memory import shortage
 from edelweiss.models.dropout import Dropout
 from edelweiss.models.errors import ModelError
@@ -196,7 +197,7 @@ def _accept(name: str, make: Any) -> tuple[str, Builder]:
             f"model {shown(make)}: must be a class or a function that returns an nn.Module, so that each process "
             "builds it from the run's seed"
         )
-    return name, partial(_own, make)
+    return name or name_of(make), partial(_own, make)
 
 
 def _own(make: Callable[..., Any], name: str, shape: Shape, outputs: int, hidden: int) -> nn.Module:

@@ -7,6 +7,7 @@ AUROC and average precision are scikit-learn's. A problem computes them exactly;
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,6 +17,7 @@ import numpy as np
 import torch
 
 from edelweiss.common import PlugInError, Registry
+from edelweiss.common.identity import name_of
 from edelweiss.problems.errors import ProblemError
 from edelweiss.problems.histogram import Histogram
 from edelweiss.problems.roc import cumulative_counts, partial_auroc
@@ -119,14 +121,19 @@ HEADLINE: Collection[str] = _Headline()
 
 def _accept(name: str, thing: Any) -> tuple[str, Metric]:
     """Check a metric from outside: a function of labels, scores and weights, or a row with one; it has its name."""
+    of = thing.of if isinstance(thing, Metric) else thing
+    own = getattr(of, "__name__", "<")
+    if "<" in own and callable(of):  # a lambda, or a partial: dots and commas are not for names of metrics
+        own = name or name_of(of)
+        own = re.sub(r"[^\w-]+", "-", own.partition(":")[2].rpartition("<locals>.")[2].replace(".", "p")).strip("-")
     if not isinstance(thing, Metric) and callable(thing):
-        thing = Metric(getattr(thing, "__name__", name).replace("_", " "), "up", "scores", headline=True, of=thing)
+        thing = Metric(own.replace("_", " "), "up", "scores", headline=True, of=thing)
     if not isinstance(thing, Metric) or thing.of is None or thing.pooled != "scores":
         raise PlugInError(
-            f"metric {name}: must be a function of labels, scores and weights, or an edelweiss.Metric with such a "
-            'function as `of` and pooled="scores"'
+            f"metric {name or type(thing).__name__}: must be a function of labels, scores and weights, or an "
+            'edelweiss.Metric with such a function as `of` and pooled="scores"'
         )
-    return getattr(thing.of, "__name__", name).replace("_", "-"), thing
+    return own.replace("_", "-"), thing
 
 
 METRICS: Registry[Metric] = Registry("metric", _BUILT_IN, _accept)

@@ -47,7 +47,7 @@ def _fingerprint(text: str) -> str:
 def _plug_in(text: str) -> str:
     """Check a plug-in: its name, and the hash of the package that it is from."""
     if not re.fullmatch(r"\S+ sha256:[0-9a-f]{64}", text):
-        raise ValueError("must be a name and a hash, as in 'mypackage:FedProx sha256:...': doctor shows the line")
+        raise ValueError("must be a name and a hash, as in 'mypackage:Proximal sha256:...': doctor shows the line")
     return text
 
 
@@ -73,7 +73,7 @@ class Policy(Keys):
     plug_ins: list[Annotated[str, AfterValidator(_plug_in)]] = Field(
         [],
         description="what a run may use that is installed here and no part of this app, each by name and hash, such as "
-        "`mypackage:FedProx sha256:...`; doctor and the site's log have the lines to copy; empty: nothing",
+        "`mypackage:Proximal sha256:...`; doctor and the site's log have the lines to copy; empty: nothing",
     )
     most_rounds: Count = Field(200, description="of a run on the site's own data; 0: any number")
     runs_per_day: Count = Field(

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from edelweiss.common import PlugInError, Registry, shown
+from edelweiss.common.identity import name_of
 from edelweiss.datasets.source import Source
 from edelweiss.datasets.sources import bundled, cifar, harbox, heart_disease, image_folder, mnist, omniglot
 
@@ -43,10 +44,10 @@ def _accept(name: str, thing: Any) -> tuple[str, Dataset]:
     from edelweiss.datasets.given import as_source
 
     if isinstance(thing, Dataset):
-        return name, thing
+        return name or name_of(thing), thing
     if not callable(thing):
         raise PlugInError(f"dataset {shown(thing)}: must be a function that returns arrays, or each site's data")
-    return name, Dataset(lambda places: as_source(thing()), groups="sites", sites=True)
+    return name or name_of(thing), Dataset(lambda places: as_source(thing()), groups="sites", sites=True)
 
 
 SOURCES: Registry[Dataset] = Registry("dataset", _BUILT_IN, _accept)

@@ -6,6 +6,7 @@ import importlib
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,27 @@ if __name__ == "__main__":
 """
     done = in_a_fresh_process(folder, code)
     assert done.stdout.strip() == "True", done.stderr
+
+
+def test_what_differs_by_its_arguments_is_told_apart(mine: Any, folder: Path) -> None:
+    """Of one function: two networks, whose runs are no seeds of each other, and two metrics."""
+
+    def wide(width: int, shape: tuple[int, ...], outputs: int) -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(shape[0], width), nn.Linear(width, outputs))
+
+    def share(level: float, labels: Any, scores: Any, weights: Any = None) -> float:
+        return float((scores >= level).mean())
+
+    models = [partial(wide, 2), partial(wide, 3), lambda shape, outputs: wide(4, shape, outputs)]
+    keys = QUICK | {"rounds": 1, "runs_dir": folder / "runs", "metrics": [partial(share, -50.0), partial(share, 50.0)]}
+    runs = [ew.simulate("fedavg", "bce", mine.hospitals, model=each, **keys) for each in models]
+    assert [len(run.arrays["x"]) for run in runs] == [6 * n + n + n + 1 for n in (2, 3, 4)]
+    assert len(ew.compare(*runs).groups) == 3
+    for run in runs:
+        of = {name: value for name, value in run.metrics[-1]["pooled"].items() if name.startswith("share")}
+        assert sorted(of.values()) == [0.0, 1.0]
+    for run in runs:  # also those that were not the last
+        assert len(ew.load_run(run.folder).predict(np.zeros((3, 6), np.float32))) == 3
 
 
 def test_a_stopped_run_goes_on_in_a_fresh_process_that_is_given_the_classes_again(
