@@ -1,10 +1,9 @@
-"""The line from a site to its coordinator; with `federation.chunking` and `parcels` all that touches Flower's inside.
+"""A site's connection to its coordinator; with `federation.chunking` and `batching`, all that uses Flower's internals.
 
-`connected` opens Flower's own connection (gRPC, TLS, a signature on each call, heartbeats) and gives a `Fleet`, which
-receives messages with their content, sends answers, and reads a run's configuration out of its bundle. Of the bundle it
-reads ``pyproject.toml`` and no more: nothing of it is ever executed or written.
+`connected` opens Flower's connection (gRPC, TLS, signed calls, heartbeats) and yields a `Fleet`, which receives
+messages, sends replies, and reads a run's configuration from its bundle. Nothing of a bundle is executed or written.
 
-The names come from flwr 1.39; `tests/client_app/test_fleet.py` says which they are.
+The internals are those of flwr 1.39; `tests/client_app/test_fleet.py` lists them.
 """
 
 from __future__ import annotations
@@ -56,19 +55,19 @@ if TYPE_CHECKING:
 
     from edelweiss.common import Value
 
-RETRY = (0.2, 1.5, 5.0)  # seconds to the first try of a call that failed, growth, longest
-AWAY = 5.0  # a site that was taken for alive until now stays away so long, for its coordinator to see that it was
+RETRY = (0.2, 1.5, 5.0)  # seconds until a failed call is retried: first, growth, longest
+AWAY = 5.0  # seconds that a restarted site waits so that its coordinator notices the restart
 TRANSIENT = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 
 INVALID_BUNDLE = ErrorCode.INVALID_FAB
-"""The code of the error that answers a message of a run whose bundle cannot be read."""
+"""Error code of the reply if a run's bundle cannot be read."""
 
 ENDED = (RunNotRunningException, ObjectPullError)
-"""What ends a message and not the connection: its run is over, or its content never came."""
+"""Errors that end a message but not the connection: its run is over, or its content never arrived."""
 
 
 class ForgottenError(Exception):
-    """The coordinator does not know this site any more."""
+    """The coordinator no longer knows this site."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ class Fleet:
     Attributes
     ----------
     node_id : int
-        The coordinator's number for this site; the same as long as its key is registered.
+        The coordinator's id of this site, constant while its key is registered.
     """
 
     node_id: int
@@ -91,12 +90,12 @@ class Fleet:
     _confirm: Callable[[int, str], None]
 
     def receive(self) -> Message | None:
-        """Return the next message with its content; None if there is none.
+        """Return the next message with its content, or None.
 
         Raises
         ------
         ENDED
-            When there is one that nobody waits for any more.
+            If the next message is obsolete.
         """
         if (received := self._receive()) is None:
             return None
@@ -110,17 +109,17 @@ class Fleet:
             message = None
         if not isinstance(message, Message):
             raise ObjectPullError(tree.object_id, "it is no message")
-        message.metadata.__dict__["_message_id"] = tree.object_id  # its own hash, which is no part of what it holds
+        message.metadata.__dict__["_message_id"] = tree.object_id  # its hash, which its content lacks
         TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = run_id, 1, self.node_id  # of the answer
         return message
 
     def send(self, answer: Message, seconds: float) -> None:
-        """Send an answer; the coordinator is told how many seconds it took.
+        """Send a reply, with the seconds that it took.
 
         Raises
         ------
         ENDED
-            When nobody waits for it any more.
+            If it is obsolete.
         """
         if answer.has_content():
             cut(answer.content)
@@ -131,23 +130,23 @@ class Fleet:
             push(get_all_nested_objects(answer), push_one, object_ids_to_push=missing)
 
     def run_config(self, run_id: int) -> dict[str, Value]:
-        """Return the run-config: the defaults in the run's bundle, and what was changed by who started it.
+        """Return the run-config: the defaults in the run's bundle, with the changes for this run.
 
         Raises
         ------
         ValueError
-            When the bundle is not the one that was announced, or is none.
+            If the bundle is invalid or not the announced one.
         """
         run = self._get_run(run_id)
         fab = self._get_fab(run.fab_hash, run_id)
         if hashlib.sha256(fab.content).hexdigest() != run.fab_hash:
-            raise ValueError("the run's bundle has another hash than the run")
+            raise ValueError("the bundle's hash is not the one that the run announced")
         return run_config_in(fab.content, run.override_config)
 
 
 @dataclass
 class _Line:
-    """A connection that is being opened or open; see `connected`."""
+    """The state of a connection; see `connected`."""
 
     address: str
     root_certificates: bytes | None
@@ -156,9 +155,9 @@ class _Line:
     wait: Callable[[float], None]
     say: Callable[[str], None]
     known: Callable[[], bool]
-    problem: str = ""  # why there is none, as it was last said
+    problem: str = ""  # why there is none, as last logged
     open: bool = False
-    refused: bool = False  # the coordinator has said once that it does not accept this site
+    refused: bool = False  # whether the coordinator has refused this site once
 
     def opened(self) -> AbstractContextManager[tuple[Any, ...]]:
         """Return Flower's connection."""
@@ -182,7 +181,7 @@ class _Line:
         )
 
     def told(self, state: Any) -> None:
-        """Say why a call failed that is tried again, unless that was said before."""
+        """Log why a call that is retried failed, unless it was logged before."""
         refused = _refused(state.exception)
         self.refused = self.refused or refused
         if (text := why(state.exception, self.address, refused=refused, known=self.known())) != self.problem:
@@ -190,15 +189,15 @@ class _Line:
             self.say(text)
 
     def back(self, _: Any) -> None:
-        """Say that a call went through, if it was said that none did."""
+        """Log that calls succeed again, if a failure was logged."""
         if self.problem:
             self.problem = ""
             self.say("the coordinator answers")
 
     def hopeless(self, error: Exception) -> bool:
-        """Whether there is no use in trying again; raises what a caller can do something about."""
+        """Whether a retry is useless; raises the errors that a caller can handle."""
         assert isinstance(error, grpc.RpcError)
-        if self.open and error.code() == grpc.StatusCode.PERMISSION_DENIED:  # what Flower says of a run that has ended
+        if self.open and error.code() == grpc.StatusCode.PERMISSION_DENIED:  # Flower's code for a run that has ended
             raise RunNotRunningException
         if self.open and error.code() == grpc.StatusCode.UNAUTHENTICATED and "node id" in str(error.details()).lower():
             raise ForgottenError
@@ -215,27 +214,27 @@ def connected(
     say: Callable[[str], None],
     known: Callable[[], bool] = lambda: False,
 ) -> Iterator[Fleet]:
-    """Open a connection, trying until the coordinator accepts it; lost calls are repeated until it is back.
+    """Open a connection, retrying until the coordinator accepts it; failed calls are repeated.
 
     Parameters
     ----------
     address : str
         ``HOST:PORT`` of the SuperLink's Fleet API.
     root_certificates : bytes, optional
-        The authority that signed the coordinator's certificate, as PEM; None: a connection without TLS.
+        The certificate authority of the coordinator's certificate, as PEM; None: no TLS.
     key : EllipticCurvePrivateKey, optional
-        Who this site is; None: a new key, which an open SuperLink takes.
+        The site's identity; None: a new key, which an open SuperLink accepts.
     wait : callable
-        Waits so many seconds; may raise to end the program.
+        Waits for a number of seconds; may raise to end the program.
     say : callable
-        Told in one line why there is no connection, whenever that changes, and when there is one.
+        Logs in one line why there is no connection, whenever that changes, and that there is one again.
     known : callable
         Whether the coordinator has accepted this key before.
 
     Raises
     ------
     ForgottenError
-        When the coordinator has unregistered the site, or has lost what it knew of it.
+        If the coordinator has unregistered the site or lost its registration.
     """
     line = _Line(address, root_certificates, key, wait=wait, say=say, known=known)
     forgotten = False
@@ -247,7 +246,7 @@ def connected(
             calls = stack.enter_context(line.opened())
         line.open = True
         try:
-            yield Fleet(*calls)  # another error of a call within the block ends it, and is Flower's to log
+            yield Fleet(*calls)  # other errors within the block end it; Flower logs them
         except ForgottenError:
             line.open, forgotten = False, True
     if forgotten:
@@ -255,12 +254,12 @@ def connected(
 
 
 def public_half(key: EllipticCurvePrivateKey) -> bytes:
-    """Return the public half of a key, as Flower sends it."""
+    """Return the public half of a key in Flower's format."""
     return public_key_to_bytes(key.public_key())
 
 
 def introduced(address: str, root_certificates: bytes, key: EllipticCurvePrivateKey, *, known: bool) -> str:
-    """Ask once whether the coordinator accepts this site; returns why not, or nothing."""
+    """Ask once whether the coordinator accepts this site; return the refusal, or an empty text."""
     refusals: list[str] = []
 
     def give_up(_: float) -> None:
@@ -274,7 +273,7 @@ def introduced(address: str, root_certificates: bytes, key: EllipticCurvePrivate
 
 
 def retries() -> Generator[float, None, None]:
-    """Yield the seconds to wait before each next try."""
+    """Yield the seconds to wait before each retry."""
     wait, growth, longest = RETRY
     while True:
         yield wait
@@ -282,5 +281,5 @@ def retries() -> Generator[float, None, None]:
 
 
 def _refused(error: Exception | None) -> bool:
-    """Whether the coordinator said that it does not accept this site at present."""
+    """Whether the coordinator does not accept this site at present."""
     return isinstance(error, grpc.RpcError) and FlowerError.from_json(error.details()) is not None

@@ -1,4 +1,4 @@
-"""What a site answers: it describes itself, trains, and evaluates for the last time."""
+"""The handlers of a site's messages: query, train, evaluate."""
 
 from __future__ import annotations
 
@@ -33,12 +33,9 @@ log = logging.getLogger("edelweiss")
 
 
 def describe(request: None, site: OpenSite) -> Outgoing:
-    """Tell counts, shapes and moments: sums over this site's training samples, never a sample.
-
-    The reply's ``facts`` are a `datasets.Facts`.
-    """
+    """Report the site's `datasets.Facts`: counts, shapes and moments of its training samples, never a sample."""
     data, facts = site.data(), site.facts()
-    if site.guarded and data is not None and data.missing:  # else the coordinator says it, beside this
+    if site.guarded and data is not None and data.missing:  # otherwise the coordinator logs it
         filled = "the mean over all sites" if site.run.standardise else "0, because standardise = false"
         log.warning("%s: %d missing values, imputed by %s", data.name, data.missing, filled)
     for note in facts.notes if site.guarded else ():
@@ -47,7 +44,7 @@ def describe(request: None, site: OpenSite) -> Outgoing:
 
 
 def train(request: TrainRequest, site: OpenSite) -> Steps[Outgoing]:
-    """Evaluate what was received, if asked to, then do the algorithm's part of this round."""
+    """Evaluate the received model, if asked to, then do the algorithm's local update."""
     started, clock = time.perf_counter(), time.monotonic()
     here, strategy, encoding = site.in_run(request), site.strategy, site.run.encoding
     problem, own = here.problem, here.own_problem
@@ -74,7 +71,7 @@ def train(request: TrainRequest, site: OpenSite) -> Steps[Outgoing]:
     if (statistics := problem.buffers()).numel():
         if not (site.run.bn == "average" and strategy.exchanges):
             memory["buffers"] = statistics
-        elif done.gradients:  # only those change them
+        elif done.gradients:  # only gradients change them
             reply["buffers"] = statistics
 
     most = magnitudes(reply)
@@ -87,10 +84,10 @@ def train(request: TrainRequest, site: OpenSite) -> Steps[Outgoing]:
     bad = [name for name in reply | memory if not most.get(name, 0.0) < math.inf]
     kept = place if memory and not bad else None
     cost = Cost(done.gradients, done.samples, seconds, strategy.position(began), strategy.position(kept))
-    if bad:  # the coordinator leaves such a reply out; remembered, it would spoil all
-        log.warning("NaN or infinity in %s: this site keeps what it remembered before", ", ".join(bad))
+    if bad:  # the coordinator leaves such a reply out; saved, it would corrupt the memory
+        log.warning("NaN or infinity in %s: this site keeps its previous memory", ", ".join(bad))
         if all(m < math.inf for m in magnitudes(reply).values()):
-            # What stays here diverged alone: only that is told, so that the reply is left out.
+            # Only the personal part diverged: report just that, so that the reply is left out.
             written = {name: torch.full((1,), torch.nan) for name in bad}
     answer = Outgoing.training(written, metrics, cost)
     if not bad:
@@ -99,13 +96,10 @@ def train(request: TrainRequest, site: OpenSite) -> Steps[Outgoing]:
 
 
 def evaluate(request: EvaluateRequest, site: OpenSite) -> Outgoing:
-    """Evaluate the run's final model and forget the run, but for what the site has of its own: a model, statistics.
+    """Evaluate the run's final model and delete the run's memory, except the site's own model and statistics.
 
-    If the run says so, it keeps the common model, too. All that comes was held against what this run may send, so it is
-    no larger than the model.
-
-    Asked again, because its reply was lost or the coordinator was stopped, the site takes that. So it does when it is
-    asked to compare two models, which follows from what all sites replied before.
+    If the run says so, the common model is saved too. On a repeated request, after a loss or for the comparison with
+    another model, the saved one is used.
     """
     here, strategy = site.in_run(request), site.strategy
     problem = here.problem
@@ -120,8 +114,8 @@ def evaluate(request: EvaluateRequest, site: OpenSite) -> Outgoing:
     data = site.data()
     shared = site.run.share_model and data is not None and not strategy.personalised
     mine = dict(model) if strategy.personalised or shared else {}
-    maps = own_maps(site, request, model) if mine else None  # before another model's statistics are in the network
-    more = False  # to come of this evaluation: a run that is stopped before that goes on with what is remembered
+    maps = own_maps(site, request, model) if mine else None  # before the network gets another model's statistics
+    more = False  # whether a second request follows; a run stopped before it needs the memory
     other = request.other.on(problem.device)
     if request.merged:
         answer = Outgoing.records(**differing(site, request, model, other))
@@ -140,12 +134,12 @@ def evaluate(request: EvaluateRequest, site: OpenSite) -> Outgoing:
         if "x" in mine and (shared or site.guarded):
             write_card(path, site.run, own=not shared)
     if not more:
-        store.forget()  # last: a model that cannot be written leaves the memory that it is made of
+        store.forget()  # last: if the model cannot be written, its memory is kept
     return answer
 
 
 def _load_statistics(problem: Problem, sent: Arrays, kept: Arrays) -> Tensor | None:
-    """Take the statistics of batch norm out of what was kept here, or sent, into the network; None without any."""
+    """Load the site's or the received batch-norm statistics into the network; None without any."""
     statistics = (kept if "buffers" in kept else sent).pop("buffers", None)
     if statistics is not None:
         problem.load_buffers(statistics)

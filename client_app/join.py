@@ -1,7 +1,7 @@
-"""The site as one process, which stays.
+"""The site as one long-running process.
 
-It asks the coordinator for work, hands each message to the ClientApp of this installation, in this process, and sends
-the answer. So data, network and GPU stay loaded from one message to the next, and no code of a run is ever executed.
+It polls the coordinator and answers each message with this installation's ClientApp, in this process. Data, network and
+GPU stay loaded between messages, and no code of a run is executed.
 """
 
 from __future__ import annotations
@@ -48,47 +48,47 @@ FETCHED = 2.0  # seconds until the coordinator has fetched an answer; of a site 
 
 ANEW = "it was started anew; joining again"  # why a coordinator knows a site no more, which has no key
 NEW_KEY = (
-    "it has unregistered its key, or was set up anew. A key that was unregistered is not accepted again: to "
-    "come back, make another one and send its public half"
+    "it has unregistered its key, or was set up again. An unregistered key is not accepted again: make another one and "
+    "send its public half"
 )
 
 
 class Stop:
-    """Whether this process was told to end; it does after the message at hand."""
+    """Whether this process was told to end, which it does after the current message."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
         self.busy = False
 
     def listen(self) -> None:
-        """End by SIGTERM and by Ctrl-C, which count at once where nothing is at hand."""
+        """End on SIGTERM or Ctrl-C: at once if idle, else after the current message."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._told)
 
     def _told(self, *_: object) -> None:
         from edelweiss.client_app.policy.admission import waiting
 
-        if waiting.is_set():  # what was not begun can be asked again
+        if waiting.is_set():  # a run that has not begun can be asked again
             log.info("told to end: a run was waiting for you")
             raise SystemExit(0)
         if self._event.is_set() and self.busy:
-            log.warning("told to end again: the message at hand is given up")
+            log.warning("told to end again: the current message is given up")
             raise SystemExit(1)
         self._event.set()
         if self.busy:
-            log.info("told to end: after the message at hand")
+            log.info("told to end: after the current message")
 
     def __bool__(self) -> bool:
         """Return whether to end."""
         return self._event.is_set()
 
     def wait(self, seconds: float) -> None:
-        """Wait; told to end meanwhile, end.
+        """Wait.
 
         Raises
         ------
         SystemExit
-            When told to.
+            If told to end meanwhile.
         """
         if self._event.wait(seconds):
             raise SystemExit(0)
@@ -96,15 +96,15 @@ class Stop:
 
 @dataclass
 class Joined:
-    """A site that has joined: what it knows of the runs that it serves."""
+    """A joined site and the contexts of its runs."""
 
     config: JoinConfig
     contexts: dict[int, Context] = field(default_factory=dict)
 
     def context(self, fleet: Fleet, run_id: int) -> Context:
-        """Return the context of a run; its configuration is asked for once.
+        """Return the context of a run, whose configuration is fetched once.
 
-        The end of a run is not announced, so the coming of another one frees what was kept for those before it.
+        The end of a run is not announced, so a new run frees the memory of earlier ones.
         """
         from flwr.app import Context, RecordDict
 
@@ -146,7 +146,7 @@ class Joined:
             fleet.send(answer, seconds)
             log.info("run %d: %s, %.2f s", message.metadata.run_id, described(message), seconds)
         except ENDED as error:
-            log.warning("a message was given up, its run has ended or it never came (%s)", type(error).__name__)
+            log.warning("a message was dropped: its run has ended or it never arrived (%s)", type(error).__name__)
         return True
 
     def answer(self, fleet: Fleet, message: Message) -> Message:
@@ -159,7 +159,7 @@ class Joined:
         run_id = message.metadata.run_id
         try:
             context = self.context(fleet, run_id)
-        except ValueError as error:  # a bundle that is none
+        except ValueError as error:  # an invalid bundle
             log.error("run %d: its bundle cannot be read: %s", run_id, error)
             if self.config.state_dir:
                 audit = Audit(Path(self.config.state_dir).expanduser(), str(run_id))
@@ -172,14 +172,14 @@ class Joined:
 
 
 def described(message: Message) -> str:
-    """Say what a message asks for."""
+    """Describe a message."""
     kind, config = message.metadata.message_type, record_in(message.content, "config", ConfigRecord)
     number = config.get("round")
     return f"{kind} round {number}" if kind == "train" and isinstance(number, int) else kind
 
 
 def free() -> None:
-    """Give memory back between runs, that of the GPU above all."""
+    """Free memory between runs, especially the GPU's."""
     import torch
 
     from edelweiss.client_app.process_cache import forget_all
@@ -198,16 +198,16 @@ class Acquainted:
         self.path = Path(config.state_dir).expanduser() / f"joined-{mark}" if config.state_dir and key else None
 
     def __call__(self) -> bool:
-        """Return whether it has."""
+        """Return whether the key was accepted before."""
         return self.path is not None and self.path.exists()
 
     def forget(self) -> None:
-        """Note that it does no more."""
+        """Record that the key is no longer accepted."""
         if self.path is not None:
             self.path.unlink(missing_ok=True)
 
     def note(self) -> None:
-        """Note that it has."""
+        """Record that the key was accepted."""
         if self.path is not None:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.path.touch()
@@ -215,12 +215,12 @@ class Acquainted:
 
 @contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
-    """Keep the state folder to this process: two would take each other's files for left ones.
+    """Lock the state folder for this process.
 
     Raises
     ------
     ConfigError
-        When another has it, or it cannot be written.
+        If another process has locked it, or it cannot be written.
     """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -237,12 +237,12 @@ def alone_in(folder: Path) -> Iterator[None]:
 
 
 def join(config: JoinConfig) -> int:
-    """Join, and stay until told to end; returns the exit code.
+    """Join and serve until told to end; return the exit code.
 
     Raises
     ------
     ConfigError
-        When the key, the certificates or the state folder cannot be used.
+        If the key, the certificates or the state folder are unusable.
     """
     from edelweiss.federation.fingerprint import fingerprint
 
@@ -253,7 +253,7 @@ def join(config: JoinConfig) -> int:
     stop.listen()
     log.info("release %s; joining %s as %s", fingerprint(), config.superlink, config.name or "the name of its data")
     if config.data_dir and not config.names_label:
-        log.warning("no label: each run chooses which column of your data that is; name yours, as in label = 'outcome'")
+        log.warning("no label: each run chooses the column of your data; set yours, as in label = 'outcome'")
     with ExitStack() as stack:
         if config.state_dir:
             stack.enter_context(alone_in(Path(config.state_dir).expanduser()))
@@ -271,7 +271,7 @@ def join(config: JoinConfig) -> int:
                         site.serve(fleet, stop)
                 except ForgottenError:
                     known.forget()
-                    log.warning("the coordinator does not know this site any more: %s", NEW_KEY if key else ANEW)
+                    log.warning("the coordinator no longer knows this site: %s", NEW_KEY if key else ANEW)
         except SystemExit as end:
             log.info("ended")
             return int(end.code or 0)

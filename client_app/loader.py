@@ -1,4 +1,4 @@
-"""A thread that makes a site's next batches ready while gradients are computed; the bits are those without it."""
+"""A thread that prepares a site's next batches while gradients are computed, with identical results."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
     Mark = tuple[int, Tensor, Place]
     Drawn = tuple[Batch | None, Tensor | None]
-    """A batch, and the positions of its samples where `Batches` notes them."""
+    """A batch, and the positions of its samples if `Batches` records them."""
 
-AHEAD = 2  # batches that are made ready
-SLOW = 2**18  # values of a batch that may be worth a thread
+AHEAD = 2  # batches prepared ahead
+SLOW = 2**18  # least values of a batch for which a thread may pay
 
 
 def parts(batch: Batch, size: int, axis: int = 0) -> Iterator[Batch]:
-    """Yield the batches of a size that lie one behind the other in a large one, along an axis."""
+    """Split a large batch into batches of a size, along an axis."""
     return zip(*(torch.split(part, size, axis) for part in batch), strict=True)
 
 
@@ -47,10 +47,10 @@ class Batches:
     problem, samples, sampler, generator
         As `SiteOracle` has them.
     augmentation
-        What happens to training images. Its numbers are of a stream of their own, which follows from the seed of the
-        site's stream and from the number of the batch: the same samples are drawn with it and without.
+        Augmentation of training images, with a random stream of its own, derived from the site's seed and the batch
+        number: the drawn samples are the same without it.
     notes
-        Whether the positions of a batch's samples are noted.
+        Whether to record the positions of a batch's samples.
     """
 
     problem: Problem
@@ -75,18 +75,18 @@ class Batches:
         return batch, torch.cat([rows.flatten() for rows in seen]) if seen else None
 
     def mark(self) -> Mark:
-        """Return where this is."""
+        """Return the current state."""
         return self.drawn, self.generator.get_state(), () if self.sampler is None else self.sampler.mark()
 
     def back(self, mark: Mark) -> None:
-        """Go back to where this was."""
+        """Restore a state."""
         self.drawn, state, place = mark
         self.generator.set_state(state)
         if self.sampler is not None:
             self.sampler.back(place)
 
     def slow(self, size: int) -> bool:
-        """Whether so many samples are images that take their time: from a file, to a GPU, or changed."""
+        """Whether a batch of this size is slow to prepare: images from a file, to a GPU, or augmented."""
         samples = self.samples
         if samples is None or size * prod(samples.shape) < SLOW:
             return False
@@ -94,23 +94,22 @@ class Batches:
 
 
 class Loader:
-    """Draws batches in a thread, those that are expected next before they are asked for.
+    """Draws the expected next batches in a thread before they are requested.
 
-    The thread does all the drawing, one batch after the other. When another batch is asked for than was expected, what
-    was drawn in vain is undone first: sampler and random stream go back to where they were.
+    If another batch is requested, the expected ones are undone first: sampler and random stream are restored.
 
     Parameters
     ----------
     batches
-        Nobody else may touch them, but after `settle`.
+        For the thread's exclusive use, except after `settle`.
     size
-        Of the batches that are expected until others are asked for.
+        Expected batch size until another is requested.
     """
 
     def __init__(self, batches: Batches, size: int) -> None:
         self._batches = batches
-        self._size: int | None = size  # of a batch that is expected
-        self._last = 0  # size that was asked for
+        self._size: int | None = size  # expected batch size
+        self._last = 0  # last requested size
         self._ready: deque[tuple[int, Future[tuple[Mark, Drawn]]]] = deque()
         self._thread = ThreadPoolExecutor(1, "batches")
 
@@ -122,8 +121,8 @@ class Loader:
         size
             Of the batch.
         then
-            Sizes of the next ones, where they are known. Else more are expected of the usual size; after another was
-            asked for none, until one is asked for twice in a row.
+            Sizes of the next batches, if known. By default the usual size is expected; after another size, none until a
+            size is requested twice in a row.
         """
         if self._ready and self._ready[0][0] != size:
             self.settle()
@@ -137,7 +136,7 @@ class Loader:
         return self._ready.popleft()[1].result()[1]
 
     def settle(self) -> None:
-        """Undo what was drawn in vain; until the next batch is asked for, sampler and stream are the caller's."""
+        """Undo unused batches; sampler and stream are the caller's until the next request."""
         drawn = [future for _, future in reversed(self._ready) if not future.cancel()]  # the last first
         self._ready.clear()
         marks = [future.result()[0] for future in drawn]

@@ -1,4 +1,4 @@
-"""How a site's own data are read, as its operator decided: by a study file, with decoded images kept on the disk."""
+"""The operator's settings for reading a site's own data: study file and image cache."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 def study_of(file: str) -> Study | None:
-    """Read the study that a site's operator was given; None without one.
+    """Read the site's study file; None without one.
 
     Raises
     ------
     DataError
-        When it cannot be used.
+        If it is invalid.
     """
     try:
         return read_study(file) if file else None
@@ -30,7 +30,7 @@ def study_of(file: str) -> Study | None:
 
 
 def image_cache(node: SiteConfig) -> ImageCache | None:
-    """Return where a site keeps decoded images; None for nowhere."""
+    """Return the site's cache of decoded images; None without one."""
     if not (node.state_dir and node.image_cache):
         return None
     return ImageCache(Path(node.state_dir).expanduser() / "images", int(node.image_cache * 1e9))

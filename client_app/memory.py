@@ -1,8 +1,8 @@
-"""What a site keeps on its own disk: its memory between rounds, and at the end its own model.
+"""A site's files: its memory between rounds, and its own model at the end.
 
-Both outlive the process, which Flower ends after a message, and the SuperNode. A coordinator that was stopped may go
-back to a round that the site has left behind, or ask the same thing twice: so each memory is a file of its own that
-says when it was written, and those stay that may be needed again.
+They outlive the process, which Flower ends after a message, and the SuperNode. A restarted coordinator may go back to
+an earlier round or repeat a message, so each memory is a separate file with its round, kept as long as it may be
+needed.
 """
 
 from __future__ import annotations
@@ -34,38 +34,38 @@ log = logging.getLogger("edelweiss")
 SUFFIX = ".safetensors"
 
 Place = tuple[float, float]
-"""Where a run stands: a round, and the place of a phase in it."""
+"""A position in a run: round, and index of the phase."""
 
 Provenance = dict[str, str | int]
-"""Where vectors are from: the algorithm, problem and model, and d, the length of x."""
+"""The origin of vectors: algorithm, problem, model, and d, the length of x."""
 
 
 class StateError(FieldError):
-    """A file in the state folder belongs to another algorithm, model or run, and stays as it is.
+    """A file in the state folder belongs to another algorithm, model or run, and is left unchanged.
 
     Attributes
     ----------
     public : str
-        The message without the path: it may leave the site.
+        The message without the path, which may leave the site.
     """
 
     def __init__(self, path: Path, theirs: Mapping[str, object], provenance: Provenance) -> None:
-        said = f"holds the state of {_described(theirs)}" if theirs else "does not say whose state it holds"
-        said += f", and this run is {_described(provenance)}"
+        said = f"holds the state of {_described(theirs)}" if theirs else "does not say what it belongs to"
+        said += f", but this run is {_described(provenance)}"
         if theirs == provenance:
-            said = "is damaged: it does not hold what was written"
-        fix = f"{said}. The file is untouched: move it, or set another state-dir"
+            said = "is damaged"
+        fix = f"{said}. The file is unchanged: move it, or set another state-dir"
         self.public = f"{path.parent.name}/{path.name} in the state folder {fix}"
         super().__init__(f"{path} {fix}", key="state-dir", value=dict(theirs), allowed=dict(provenance))
 
 
 def state_folder(state_dir: str) -> Path:
-    """Return the site's own folder; where it names none, a private one that does not outlive the machine.
+    """Return the site's state folder; by default a private temporary one, which is lost with the machine.
 
     Raises
     ------
     ConfigError
-        When somebody else has made that one, and could read or change what the site writes there.
+        If another user owns the default folder.
     """
     if state_dir:
         return _named(state_dir)
@@ -75,7 +75,7 @@ def state_folder(state_dir: str) -> Path:
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
         raise ConfigError(
-            "node-config", ["state-dir is missing, and the folder in its place is not this user's alone: set state-dir"]
+            "node-config", ["state-dir is missing, and the default folder is not private to this user: set state-dir"]
         )
     return folder
 
@@ -89,19 +89,18 @@ def _named(state_dir: str) -> Path:
 
 
 class Memory:
-    """One site's vectors in one run: files of named tensors, one for each place in the run that may be gone back to.
+    """One site's vectors in one run: a file for each position that the run may go back to.
 
     Parameters
     ----------
     state_dir : str
-        The site's own folder; empty: a private one under the system's folder for temporary files, which does
-        not outlive the machine.
+        The site's folder; empty: a private temporary one, which is lost with the machine.
     run : str
-        The run's key, or a name; each has its own files.
+        The run's key, or a name.
     site : str
-        The site's name: in a simulation many share one folder.
+        The site's name; in a simulation, many sites share one folder.
     provenance : Provenance, optional
-        What is written into each file, and must be there in one that is read; None reads any.
+        Written into each file and required when reading; None reads any.
     """
 
     def __init__(self, state_dir: str, run: str, site: str, provenance: Provenance | None = None) -> None:
@@ -113,52 +112,52 @@ class Memory:
 
     @cached_property
     def model_path(self) -> Path:
-        """Where the site's own model goes, that stays."""
+        """The file of the site's own model."""
         return self._state / "models" / f"{self._run}-{self._site}.safetensors"
 
     @cached_property
     def _places(self) -> list[Place]:
-        """The places in the run that there are memories of: nobody else writes any while a message is answered."""
+        """The positions with a memory; no other process writes any while a message is answered."""
         return places(self.folder)
 
     def opened(self) -> Memory:
-        """Return the memory as a message finds it: another process may have written since the last one."""
+        """Return the memory for a new message, reread because another process may have written since."""
         self.__dict__.pop("_places", None)
         return self
 
     def load(self, device: torch.device, before: Place) -> Arrays:
-        """Return what was saved last before a place; empty when there is nothing or it cannot be read.
+        """Return the last memory before a position; empty if there is none or it cannot be read.
 
         Raises
         ------
         StateError
-            When somebody else's vectors are there.
+            If it has another origin.
         """
         place = self.latest(before)
         return self._read(path_of(self.folder, place), device) if place else {}
 
     def latest(self, before: Place) -> Place | None:
-        """Return the place of what was saved last before a place; None if nothing was."""
+        """Return the position of the last memory before a position; None without one."""
         return max([place for place in self._places if place < before], default=None)
 
     def save(self, arrays: Arrays, at: Place, committed: int) -> None:
-        """Save what is remembered from a place on; whoever stops this half-way leaves what was there.
+        """Save the memory after a position; the write is atomic.
 
         Parameters
         ----------
         arrays : Arrays
             May be empty.
         at : Place
-            Whatever was saved for this place or for later ones is void.
+            Memories of this and later positions are discarded.
         committed : int
-            The run will not go back behind the end of this round. If that is this round, nothing else is kept; else
-            what was remembered at its end, and before this place.
+            The run will not go back before the end of this round. Earlier memories are deleted, except the one at its
+            end and the last one before ``at``.
         """
         saved = self._places
         earlier, stay = [place for place in saved if place < at], set()
         if committed < at[0]:
             stay = {*earlier[-1:], *[place for place in earlier if place <= (committed, math.inf)][-1:]}
-        if arrays or stay:  # an empty one says that what was there before is over
+        if arrays or stay:  # an empty memory replaces an earlier one
             self._write(path_of(self.folder, at), arrays, self.provenance or {})
             stay.add(at)
         for place in saved:
@@ -167,21 +166,21 @@ class Memory:
         self._places = sorted(stay)
 
     def shortage(self) -> str:
-        """Say that the disk has no room for about three memories of two vectors as long as x; empty if it has."""
+        """Warn if the disk has no room for about three memories of two vectors as long as x; empty if it has."""
         needed = 3 * 2 * 4 * int((self.provenance or {}).get("d", 0))
         place = self.folder
         while not place.exists():
             place = place.parent
         free = shutil.disk_usage(place).free
-        return f"the state folder has {free:,} bytes free, and needs about {needed:,}" if free < needed else ""
+        return f"the state folder has {free:,} bytes free but needs about {needed:,}" if free < needed else ""
 
     def kept(self, device: torch.device) -> Arrays:
-        """Return what `keep` wrote in this run; empty before that.
+        """Return the model that `keep` saved in this run; empty before that.
 
         Raises
         ------
         StateError
-            When it is somebody else's.
+            If it has another origin.
         """
         if not self.model_path.exists():
             return {}
@@ -189,33 +188,33 @@ class Memory:
         return self._read(self.model_path, device)
 
     def _require_of_this_run(self) -> None:
-        """Raise StateError where somebody else's model has the name that this one would get."""
+        """Raise StateError if a model of another origin has this name."""
         try:
             stored = StoredTensors.read(self.model_path)
         except (OSError, ValueError):
             raise StateError(self.model_path, {}, self._of_model) from None
-        says = self._of_whom.keys() & stored.facts.keys()  # a release before wrote neither
+        says = self._of_whom.keys() & stored.facts.keys()  # earlier releases wrote neither
         self._require_own(self.model_path, stored, self._of_model if says else self.provenance or {})
 
     @property
     def _of_model(self) -> Provenance:
-        """Where a model is from that stays: its run, too, for two runs and sites may make one name of a file."""
+        """The origin of a saved model; includes the run, since two runs and sites may give the same file name."""
         return {**(self.provenance or {}), **self._of_whom}
 
     def keep(self, model: Arrays, facts: Mapping[str, object]) -> Path:
-        """Write the site's own model, which stays when the run is forgotten; return its path.
+        """Save the site's own model permanently; return its path.
 
         Parameters
         ----------
         model : Arrays
-            x, and y and buffers where there are such.
+            x, and y and buffers if there are any.
         facts : mapping
-            What else it takes to use it, as JSON has it: written beside the provenance, as the file's metadata.
+            Metadata for its use, as JSON.
 
         Raises
         ------
         StateError
-            When somebody else's model has this name.
+            If a model of another origin has this name.
         """
         if self.model_path.exists():
             self._require_of_this_run()
@@ -223,7 +222,7 @@ class Memory:
         return self.model_path
 
     def forget(self) -> None:
-        """Remove the memory, and the run's folder when it was the last one there."""
+        """Remove the memory, and the run's folder if it is then empty."""
         shutil.rmtree(self.folder, ignore_errors=True)
         self._places = []
         with contextlib.suppress(OSError):
@@ -264,13 +263,13 @@ def memory_folder(state_dir: Path, run: str, site: str) -> Path:
 
 
 def forget_all_but_last(folder: Path, server_round: int) -> None:
-    """Remove what a site remembered before a round ended, but for the last of it."""
+    """Remove a site's memories from before the end of a round, except the last."""
     for place in [place for place in places(folder) if place[0] <= server_round][:-1]:
         path_of(folder, place).unlink(missing_ok=True)
 
 
 def places(folder: Path) -> list[Place]:
-    """Return the places in the run that a site's folder has memories of, the first one first."""
+    """Return the positions with a memory in a site's folder, ascending."""
     try:
         names = os.listdir(folder)
     except FileNotFoundError:
@@ -284,7 +283,7 @@ def places(folder: Path) -> list[Place]:
 
 
 def path_of(folder: Path, place: Place) -> Path:
-    """Return the file of the memory of a place: round and phase."""
+    """Return the file of the memory at a position."""
     return folder / f"{place[0]}-{place[1]}{SUFFIX}"
 
 

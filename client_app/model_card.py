@@ -1,4 +1,4 @@
-"""The card beside a model that a site keeps: what it is, what it wants, and how to use it."""
+"""The card of a model that a site saves: what it is, its inputs, and how to use it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _lines(file: Path, run: RunConfig, own: bool) -> Iterator[str]:
     yield f"- **Network**: `{run.model}`; written by version {fingerprint()} of the app"
     try:
         model = TrainedModel.read(file)
-    except ValueError as error:  # of many classes, say
+    except ValueError as error:  # for example, many classes
         yield f"- **Use**: not with `predict`: {str(error).removeprefix(f'{file} ')}"
         return
     model_schema = model.model_schema
@@ -54,7 +54,7 @@ def _lines(file: Path, run: RunConfig, own: bool) -> Iterator[str]:
         yield f"- **Label**: column `{model_schema.label}`; positive: {sides[1]}; negative: {sides[0]}"
     yield f"- **Score**: {model.describe_scores()}"
     yield f"- **Use**: `edelweiss-site predict patients.csv --model {file.name}`, or with `--state-dir`\n"
-    yield "It is for research, and not a medical device. Check it on your own patients first.\n"
+    yield "It is for research and not a medical device. Check it on your own patients first.\n"
     if model_schema.features:
         yield "| feature | unit | values |\n|---|---|---|"
     columns = {column.name: column for column in model_schema.study.columns} if model_schema.study else {}

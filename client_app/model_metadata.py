@@ -1,4 +1,4 @@
-"""What a file says of the vectors in it that a site keeps: where they are from, and how to use a model."""
+"""The metadata of a site's files: the origin of vectors, and how to use a model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def provenance(run: RunConfig, d: int) -> Provenance:
-    """Say where a site's vectors are from: their meaning depends on algorithm, problem, model and d, the size of x."""
+    """Return the origin of a site's vectors: algorithm, problem, model, and d, the size of x."""
     model: Provenance = {"model": run.model} if PROBLEMS[run.problem].needs_data else {}
     return {"algorithm": run.algorithm, "problem": run.problem, **model, "d": d}
 
@@ -31,10 +31,10 @@ def model_facts(
     own: bool,
     maps: Sequence[Entry | None] | None = None,
 ) -> dict[str, object]:
-    """Return what it takes to use a model of this run, besides its vectors; nothing for a problem in closed form.
+    """Return the metadata for using a model of this run; empty for a problem in closed form.
 
-    ``maps`` make probabilities of its scores, label by label; None where they are probabilities, or there are none. Of
-    an ``own`` model it has the labels that this site lacks: nothing here has trained what the model says of them.
+    ``maps`` convert its scores to probabilities, by label; None if they are probabilities or there are no maps. For an
+    ``own`` model the metadata list the labels that this site lacks, whose outputs are untrained.
     """
     if data is None:
         return {}

@@ -1,4 +1,4 @@
-"""The oracle: a problem bound to one site's data and to its random stream of one round."""
+"""The oracle: a problem bound to one site's data and random stream of one round."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 def stream(seed: int, site: int, server_round: int, phase: int) -> torch.Generator:
     """Return the random stream of one site in one phase of one round; all four are non-negative."""
     key = [seed, Stream.BATCHES, site, server_round, phase]
-    # The same words as those of a list, which NumPy takes apart number by number.
+    # Equivalent to a list of the numbers, which NumPy converts slowly.
     words = np.array(key, np.uint32) if max(key) < 2**32 else key
     state = np.random.SeedSequence(words).generate_state(1, np.uint64)
     return torch.Generator().manual_seed(int(state[0]))
 
 
 class SiteOracle(Differences):
-    """Batches and gradients of one site; what `federation.Oracle` describes.
+    """Batches and gradients of one site; see `federation.Oracle`.
 
     Parameters
     ----------
@@ -46,26 +46,26 @@ class SiteOracle(Differences):
     samples : Samples or None
         The site's training samples, on the problem's device; None for a problem without data.
     sampler : Sampler or None
-        Draws positions in the samples.
+        Draws positions of samples.
     generator : torch.Generator
         This site's random stream of this round.
     batch_size : int
-        Of a draw that names no size.
+        The default batch size.
     fresh : callable, optional
-        Returns the head and the y that the site starts with, not to be written to; default: those of all.
+        Returns the site's initial head and y, read-only; default: those of all sites.
     augmentation : Augmentation, optional
-        What happens to the images of the batches that are drawn; default: nothing.
+        Augmentation of drawn images; default: none.
     common : Problem, optional
-        The objective `aside`, over the same network; default: the same.
+        The objective within `aside`, over the same network; default: ``problem``.
     limits : Limits, optional
-        How few patients a batch may hold, and how long all may take, else RefusedError; default: no limits.
+        Fewest patients per batch and longest time, enforced by RefusedError; default: none.
 
     Attributes
     ----------
     gradients : int
-        How many gradients were evaluated: one at each call of `gradient`, whatever the size of the batch.
+        Gradient evaluations, one per call of `gradient` for any batch size.
     differentiated : int
-        Samples that they were taken over; 0 where a problem has none.
+        Samples over which gradients were taken; 0 without data.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class SiteOracle(Differences):
         self.batch_size, self.fresh = batch_size, fresh or problem.fresh
         self.gradients = self.differentiated = 0
         self._limits = limits
-        self._counts: Tensor | None = None  # of the classes, once asked for
+        self._counts: Tensor | None = None  # of the classes, cached
         self._batch: Batch | None = None  # of the last gradient
         self._used = 0  # batches that gradients were taken on
         notes = limits is not None and limits.fewest > 0
@@ -109,7 +109,7 @@ class SiteOracle(Differences):
         Raises
         ------
         DataError
-            When the sampler cannot work on these labels.
+            If the sampler cannot work on these labels.
         """
         size, sampler = config.batch_size, None
         if samples is not None:
@@ -118,19 +118,19 @@ class SiteOracle(Differences):
         return cls(problem, samples, sampler, generator, size, fresh, config.augmentation, common, limits)
 
     def close(self) -> None:
-        """End the thread that makes batches ready, if there is one."""
+        """End the thread that prepares batches, if there is one."""
         if self._loader is not None:
             self._loader.close()
 
     @property
     def generator(self) -> torch.Generator:
-        """The site's random stream, where the batches drawn so far have left it."""
+        """The site's random stream after the batches drawn so far."""
         if self._loader is not None:
             self._loader.settle()
         return self._batches.generator
 
     def draw(self, size: int | None = None, then: Sequence[int] | None = None) -> Batch | None:
-        """Return a fresh mini-batch; None for a problem that needs none. ``then``: sizes of the next, where known."""
+        """Return a fresh mini-batch; None without data. ``then``: sizes of the next batches, if known."""
         size = size or self.batch_size
         if self.draws_ahead(size):
             if (batch := next(self._ahead, None)) is None:
@@ -147,7 +147,7 @@ class SiteOracle(Differences):
         return size == self.batch_size and size < self.problem.draws_ahead
 
     def draw_many(self) -> Batch:
-        """Return the next batches as one, of twice as many as the last time: a round may be short."""
+        """Return the next batches as one, twice as many as the last time, because a round may be short."""
         self._count = min(2 * self._count, self.problem.draws_ahead // self.batch_size)
         many, _ = self._batches.draw(self.batch_size * self._count)
         assert many is not None, "what can be drawn ahead is something"
@@ -155,29 +155,28 @@ class SiteOracle(Differences):
 
     @property
     def full(self) -> int:
-        """Samples in a batch of the usual size: fewer than that where the site does not have as many."""
+        """Samples in a batch of the default size, which the site's samples may limit."""
         sampler = self._batches.sampler
         return self.batch_size if sampler is None else sampler.full(self.batch_size)
 
     @property
     def batches(self) -> int:
-        """How many `epoch` yields."""
+        """Number of batches per `epoch`."""
         return max(1, math.ceil((0 if self.samples is None else len(self.samples)) / self.batch_size))
 
     @property
     def plain(self) -> tuple[Samples, Sampler] | None:
-        """The site's samples and who draws their positions, where a batch is some of them as they are."""
+        """The site's samples and sampler, if batches are plain selections of the samples."""
         batches = self._batches
         own = type(self.problem).draw is not Problem.draw or batches.augmentation or batches.notes or self._loader
         samples, sampler = self.samples, self._batches.sampler
         return None if own or samples is None or sampler is None else (samples, sampler)
 
     def epoch(self) -> Iterator[Batch | None]:
-        """Yield the ⌈n / b⌉ batches of one pass over the site's n training samples, in an order that is drawn here.
+        """Yield the ⌈n / b⌉ batches of one pass over the site's n training samples, in random order.
 
-        Their sizes differ by one at most, so that none holds a single sample that was left over, which batch norm
-        cannot use. The run's sampler deals them: ``uniform`` each sample once, ``fixed-positives`` its share of
-        positives in each batch.
+        Their sizes differ by at most 1, which avoids a last batch of one sample, unusable for batch norm. With the
+        sampler ``uniform`` each sample occurs once; with ``fixed-positives`` each batch has its share of positives.
         """
         count, sampler, batches = 0 if self.samples is None else len(self.samples), self._batches.sampler, self.batches
         if self._loader is not None:
@@ -191,16 +190,15 @@ class SiteOracle(Differences):
     def gradient(self, x: Tensor, y: Tensor | None = None, batch: Batch | None = None) -> tuple[Tensor, Tensor | None]:
         """Return (gx, gy) at any point, on the given batch or on a fresh one.
 
-        What the model itself draws (dropout) follows from the stream's seed and the number of the batch: new for each
-        batch, the same for all gradients in a row on one, and no reason for other batches than without.
+        The model's own randomness (dropout) derives from the stream's seed and the batch number: it is new for each
+        batch, equal for consecutive gradients on one, and does not affect the drawing of batches.
         """
         return self.problem.gradient(x, y, self._noted(batch))
 
     def full_gradient(self, x: Tensor, y: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """Return (gx, gy) over all of the site's training samples, of an objective that is a mean over them.
+        """Return (gx, gy) over all of the site's training samples, for an objective that is their mean.
 
-        The samples are taken block by block, so that a site may have more of them than fit into one pass. It is
-        counted as one gradient. A problem without data has only one gradient.
+        Computed block by block to limit memory, and counted as one gradient.
         """
         blocks = self._blocks()
         if blocks is None:
@@ -226,7 +224,7 @@ class SiteOracle(Differences):
         return (self.samples.batch(rows) for rows in torch.split(everything, evaluation_batch(self.samples.shape)))
 
     def _noted(self, batch: Batch | None) -> Batch | None:
-        """Return the batch, or a fresh one, after counting a gradient on it and seeding what the model draws."""
+        """Count a gradient and seed the model's randomness; return the batch or a fresh one."""
         if self._limits is not None:
             self._limits.require_time()
         batch = batch if batch is not None else self.draw()
@@ -238,12 +236,12 @@ class SiteOracle(Differences):
         return batch
 
     def require_time(self) -> None:
-        """Raise RefusedError when the site's limits leave no more time for this answer."""
+        """Raise RefusedError if the site's time limit for this reply has passed."""
         if self._limits is not None:
             self._limits.require_time()
 
     def inner(self, x: Tensor, batch: Batch | None) -> Tensor:
-        """Return g(x; batch), the inner function's estimate; counted with the gradient that it serves."""
+        """Return g(x; batch), the inner function's estimate; counted with its gradient."""
         self.require_time()
         return cast("InnerFunction", self.problem).inner(x, batch)
 
@@ -255,8 +253,8 @@ class SiteOracle(Differences):
         return cast("InnerFunction", self.problem).compositional_gradient(x, s, batch)
 
     def balanced_gradient(self, x: Tensor, batch: Batch | None) -> Tensor:
-        """Return the gradient of the balanced loss, with this site's counts of the classes; one gradient."""
-        assert self.samples is not None, "a balanced loss is about samples"
+        """Return the gradient of the balanced loss, with this site's class counts; one gradient."""
+        assert self.samples is not None, "a balanced loss needs samples"
         if self._counts is None:
             self._counts = self.samples.targets().bincount()
         batch = self._noted(batch)
@@ -274,7 +272,7 @@ class SiteOracle(Differences):
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Take gradients of a model that is not the site's own: of the common objective; batch norm stays as it is."""
+        """Take gradients of the common model and objective; batch-norm statistics are left unchanged."""
         own, statistics = self.problem, self.problem.buffers()
         self.problem = self.common
         yield

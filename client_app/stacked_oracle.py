@@ -1,4 +1,4 @@
-"""The oracles of many clients as one: each draws what it draws alone, and a gradient is one operation for all."""
+"""A vectorised oracle of many clients: each draws the same batches as alone, and a gradient is one operation."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 
 
 class UnevenError(Exception):
-    """The clients of a stack have batches of different sizes that cannot be filled up, or other numbers of them."""
+    """The clients of a stack have different numbers of batches, or sizes that cannot be padded."""
 
 
 @PROCESS_CACHE.keeps(32)
 def stacked(problem: Problem) -> Stacked:
-    """Return a problem for many clients; once per process."""
+    """Return the vectorised problem, cached per process."""
     return Stacked(problem)
 
 
 def rows_of(each: Sequence[Arrays]) -> Arrays:
-    """Return vectors with a row for each client; whole numbers, which are equal for all of a kind, as one has them."""
+    """Stack vectors with a row for each client; integers, which are equal for all, are not stacked."""
     stack: Arrays = {}
     for name, vector in each[0].items():
         vectors = [arrays[name] for arrays in each]
@@ -50,7 +50,7 @@ def rows_of(each: Sequence[Arrays]) -> Arrays:
 
 
 class StackedOracle(Differences):
-    """The oracles of K clients as one, whose vectors have K rows; see `federation.Oracle`.
+    """The oracle of K clients, whose vectors have K rows; see `federation.Oracle`.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ class StackedOracle(Differences):
     Raises
     ------
     UnevenError
-        By whatever draws what cannot be computed together.
+        On drawing batches that cannot be stacked.
     """
 
     def __init__(self, problem: Problem, oracles: Sequence[SiteOracle]) -> None:
@@ -102,7 +102,7 @@ class StackedOracle(Differences):
         return (inputs, labels, *self._weights([batch[2] if len(batch) > 2 else None for batch in drawn], sizes))
 
     def _stackable(self, sizes: list[int]) -> list[int]:
-        """Return how many samples each client's batch has, if they can be computed together."""
+        """Return the sizes of the clients' batches, if they can be stacked."""
         if len(sizes) < len(self.oracles) or (len(set(sizes)) > 1 and not self._stacked.supports_masking):
             raise UnevenError
         return sizes
@@ -118,7 +118,7 @@ class StackedOracle(Differences):
 
     def _many(self) -> Batch:
         many = self._joined([oracle.draw_many() for oracle in self.oracles])
-        assert many is not None, "what can be drawn ahead is something"
+        assert many is not None, "there are data to draw ahead"
         return many
 
     def epoch(self) -> Iterator[Batch | None]:
@@ -145,11 +145,11 @@ class StackedOracle(Differences):
 
     @property
     def differentiated(self) -> list[int]:
-        """Samples that each client's gradients were taken over."""
+        """Samples of each client's gradients."""
         return cast("list[int]", self._counted.tolist())
 
     def dual_terms(self, x: Tensor, batch: Batch | None = None) -> tuple[Tensor, Tensor]:
-        """Return numerators (K, j, p) and denominators (K, j) or (K, j, p), of one client after the other."""
+        """Return numerators (K, j, p) and denominators (K, j) or (K, j, p), computed client by client."""
         batches = [None] * len(x) if batch is None else [_emptied(own) for own in zip(*batch, strict=True)]
         each = [oracle.dual_terms(own, part) for oracle, own, part in zip(self.oracles, x, batches, strict=True)]
         numerators, denominators = (torch.stack(parts) for parts in zip(*each, strict=True))
@@ -160,7 +160,7 @@ class StackedOracle(Differences):
         return self._stacked.project(y)
 
     def fresh(self) -> Arrays:
-        """Return what each site starts with."""
+        """Return each site's initial head and y."""
         return rows_of([oracle.fresh() for oracle in self.oracles])
 
     @property
@@ -175,14 +175,14 @@ class StackedOracle(Differences):
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Do nothing: what keeps batch-norm statistics is not stacked."""
+        """Do nothing: models with batch-norm statistics are not stacked."""
         yield
 
 
 class _Dealer:
-    """Deals the positions of all clients' batches, in the one table that their samples are of.
+    """Draws the positions of all clients' batches in their common table.
 
-    What a shuffle has decided is put together once for the steps to come, and not at each of them.
+    The batches of a shuffle are stacked once, not at each step.
 
     Parameters
     ----------
@@ -196,7 +196,7 @@ class _Dealer:
     Attributes
     ----------
     sizes : list of int
-        Samples in the batch of each client that was dealt last, without those that it is filled up with.
+        Sizes of the clients' last batches, without padding.
     """
 
     def __init__(self, samples: Samples, samplers: Sequence[Sampler], begins: Tensor) -> None:
@@ -207,7 +207,7 @@ class _Dealer:
 
     @classmethod
     def of(cls, oracles: Sequence[SiteOracle]) -> _Dealer | None:
-        """Return who deals to these clients; None where their batches are not all plain samples of one table."""
+        """Return the dealer of these clients; None if their batches are not all plain samples of one table."""
         each = [plain for oracle in oracles if (plain := oracle.plain)]
         first = each[0][0] if len(each) == len(oracles) else None
         if first is None or any(samples.inputs is not first.inputs for samples, _ in each):
@@ -226,14 +226,14 @@ class _Dealer:
             block = np.empty((min(map(len, dealt)), len(dealt), max(self.sizes)), np.int64)
             for k, hands in enumerate(dealt):
                 block[:, k, : hands.shape[1]] = hands[: len(block)]
-                block[:, k, hands.shape[1] :] = hands[: len(block), :1]  # filled up with the first
+                block[:, k, hands.shape[1] :] = hands[: len(block), :1]  # padded with the first
             now, *self._decided = torch.from_numpy(block).add_(self._begins).unbind()
             return now
         self._used += 1
         return self._decided[self._used - 1]
 
     def settle(self) -> None:
-        """Leave the samplers where they would be had nothing been dealt ahead, for others to draw from."""
+        """Restore the samplers to their state without batches drawn ahead."""
         for sampler in self._samplers if self._used else ():
             sampler.skip(self._size, self._used)
         self._decided, self._used = (), 0
@@ -245,13 +245,13 @@ class _Dealer:
 
 
 def _filled(part: Tensor, length: int) -> Tensor:
-    """Return a part of a batch, filled up with what it has of its first sample."""
+    """Pad a part of a batch with its first sample."""
     missing = length - len(part)
     return torch.cat([part, part[:1].expand(missing, *part.shape[1:])]) if missing else part
 
 
 def _emptied(batch: Batch) -> Batch:
-    """Return a client's batch without what it is filled up with, in sums of which weights count as they were."""
+    """Return a client's batch without padding, with its original weights."""
     if len(batch) == 2:
         return batch
     size, length = int(batch[2].count_nonzero()), len(batch[2])

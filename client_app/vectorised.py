@@ -1,8 +1,7 @@
-"""Local updates, done one client after the other, or for many clients side by side.
+"""Local updates, sequential or vectorised over clients.
 
-Side by side, `Algorithm.local_update` is called once for K clients: each of its vectors has a row for each of them, and
-a step costs one operation for all. Each client's batches are those that it draws alone; shorter ones are filled up with
-samples of weight zero.
+Vectorised, `Algorithm.local_update` is called once for K clients with vectors of K rows. Each client draws the same
+batches as alone; shorter ones are padded with samples of weight zero.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Updated:
-    """What came of a client's part of a round: reply and memory, and the work that they took."""
+    """The result of a local update: reply, memory, and work."""
 
     reply: Arrays
     memory: Arrays
@@ -35,14 +34,14 @@ class Updated:
 
 @dataclass(frozen=True, kw_only=True)
 class Update:
-    """A client's part of a round, ready to be done.
+    """A local update, ready to run.
 
     Attributes
     ----------
     strategy, problem, sent, memory, turn
         As `Algorithm.local_update` wants them.
     oracle : callable
-        Returns the client's oracle at the beginning of the round, as often as it is asked.
+        Returns a new oracle of the client at the beginning of the round.
     """
 
     strategy: FederatedStrategy
@@ -63,18 +62,18 @@ class Update:
 
     @property
     def stacks(self) -> bool:
-        """Whether it may be done together with others."""
+        """Whether it may be vectorised with others."""
         return not why_alone(self.strategy, self.problem)
 
     def kind(self, oracle: SiteOracle) -> Hashable:
-        """Return what is equal for those that can be done together: all but the values of real vectors."""
+        """Return a key that is equal for updates that can be vectorised: everything but the values of float vectors."""
         size = 0 if stacked(self.problem).supports_masking else oracle.full
         return self.problem, self.context, _shapes(self.sent), _shapes(self.memory), size
 
 
 @PROCESS_CACHE.keeps(32)
 def why_alone(strategy: FederatedStrategy, problem: Problem) -> str:
-    """Say why clients have to be trained one after the other, whatever ``stack`` is; empty: they need not."""
+    """Say why clients must be trained sequentially, regardless of ``stack``; empty if they need not."""
     if not strategy.stacks:
         return f"algorithm = {strategy.name!r} takes one client at a time"
     if problem.differs_by_site(strategy.own_dual):
@@ -83,12 +82,12 @@ def why_alone(strategy: FederatedStrategy, problem: Problem) -> str:
 
 
 def updated(updates: Sequence[Update]) -> list[Callable[[], Updated]]:
-    """Do local updates side by side where they are of one kind; return what gives, or does, each of them."""
+    """Vectorise updates of the same kind; return a function for each that returns or computes its result."""
     results = [update.alone for update in updates]
     oracles: dict[int, SiteOracle] = {}
     groups: dict[Hashable, list[int]] = {}
     for i, update in enumerate(updates):
-        with suppress(Exception):  # a site that cannot draw fails alone, when its turn comes
+        with suppress(Exception):  # a site that cannot draw fails later, by itself
             oracles[i] = update.oracle()
             groups.setdefault(update.kind(oracles[i]), []).append(i)
     waiting = list(groups.values())
@@ -122,7 +121,7 @@ def _given(result: Updated | Exception) -> Updated:
 def _together(updates: Sequence[Update], oracles: Sequence[SiteOracle]) -> list[Updated]:
     first, oracle = updates[0], StackedOracle(updates[0].problem, oracles)
     sent, memory = rows_of([update.sent for update in updates]), rows_of([update.memory for update in updates])
-    # The oracle has all that an algorithm asks for that may be stacked.
+    # The oracle provides everything that a stackable algorithm uses.
     reply, memory = first.strategy.local_update(sent, memory, cast("Oracle", oracle), first.context)
     reply, memory = ({name: rows.cpu() for name, rows in part.items()} for part in (reply, memory))  # once for all
     return [
@@ -132,7 +131,7 @@ def _together(updates: Sequence[Update], oracles: Sequence[SiteOracle]) -> list[
 
 
 def _shapes(arrays: Arrays) -> Hashable:
-    """Return names and shapes of vectors, and what they hold where that are whole numbers."""
+    """Return names and shapes of vectors, and the values of integer ones."""
     return tuple(
         (name, vector.shape, () if vector.is_floating_point() else tuple(vector.flatten().tolist()))
         for name, vector in sorted(arrays.items())
@@ -140,5 +139,5 @@ def _shapes(arrays: Arrays) -> Hashable:
 
 
 def _row(stack: Arrays, k: int) -> Arrays:
-    """Return one client's vectors; what has no row for each is the same for all."""
+    """Return one client's vectors; vectors without rows are shared."""
     return {name: rows[k] if rows.is_floating_point() else rows for name, rows in stack.items()}

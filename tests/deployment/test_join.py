@@ -123,7 +123,7 @@ def test_told_to_end_it_finishes_the_message_at_hand(tmp_path: Path) -> None:
             running.sites[0].send_signal(signal.SIGTERM)
             running.sites[0].wait(PATIENCE)
             assert not run.result().ok
-        assert "told to end: after the message at hand" in log_of(running)
+        assert "told to end: after the current message" in log_of(running)
         assert "train round 1" in log_of(running)
         assert running.sites[0].returncode == 0
         [metrics] = tmp_path.glob("*/metrics.jsonl")
@@ -180,7 +180,7 @@ def test_a_key_is_refused_until_it_is_registered_and_while_another_process_uses_
             number = re.findall(r"joined, as number (\d+)", second.said())[-1]
             command = ["flwr", "supernode", "unregister", number]
             subprocess.run(command, env=flower_environment(home), check=True, capture_output=True)
-            second.says("does not know this site any more: it has unregistered its key")
+            second.says("no longer knows this site: it has unregistered its key")
             second.says("this site's key is not registered")
             assert "ERROR" not in second.said()
             assert "RpcError" not in second.said()
@@ -246,4 +246,4 @@ def test_told_to_end_it_does_not_wait_for_its_operator(tmp_path: Path) -> None:
             assert running.sites[0].wait(PATIENCE) == 0
             assert not run.result().ok
         assert "north: told to end: a run was waiting for you" in log_of(running)
-        assert "WARNING north: no label: each run chooses which column" in log_of(running)
+        assert "WARNING north: no label: each run chooses the column" in log_of(running)
