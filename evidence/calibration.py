@@ -66,21 +66,9 @@ def logistic(
     With many scores, a fit to the means of neighbouring scores gives the starting point: the optimum is the same, and
     most steps are cheap.
 
-    Parameters
-    ----------
-    scores, positives, negatives : ndarray
-        Shape (bins,): the score of each bin and its number of samples of each class, which may be fractional.
-    slope : float, optional
-        A fixed slope; then only the intercept is fitted.
-    design : ndarray, optional
-        Shape (bins,): the design effect of each bin, see `evidence.design`.
-    start : Fit, optional
-        An approximate fit to start from.
-
-    Returns
-    -------
-    Fit
-        NaN if there is no optimum: a class is missing, or the scores separate the two.
+    Each bin has a score and numbers of samples of each class, which may be fractional, and perhaps a design effect, see
+    `evidence.design`; all (bins,). With a fixed slope only the intercept is fitted. `start` is an approximate fit. The
+    fit is NaN if there is no optimum: a class is missing, or the scores separate the two.
     """
     every = positives + negatives
     total = every.sum()

@@ -56,13 +56,7 @@ def _thinned(curve: dict[str, Floats]) -> dict[str, Floats]:
 
 
 def average_precision(positives: Floats, negatives: Floats) -> Floats:
-    """Compute average precision: the precision at each bin, weighted by the recall that it adds.
-
-    Parameters
-    ----------
-    positives, negatives : ndarray
-        Shape (..., bins); NaN where there are no positives.
-    """
+    """Compute average precision of counts, (..., bins): the precision at each bin, weighted by the recall it adds."""
     tp, fp = above(positives, negatives)
     with np.errstate(invalid="ignore", divide="ignore"):
         precision = np.where(tp + fp > 0, tp / (tp + fp), 0.0)
@@ -70,14 +64,9 @@ def average_precision(positives: Floats, negatives: Floats) -> Floats:
 
 
 def average_precision_influence(positives: Floats, negatives: Floats) -> tuple[Floats, Floats]:
-    """Return the influence of a positive and of a negative in each bin on average precision.
+    """Return the influence of a positive and of a negative of each bin on average precision, if there are positives.
 
     The influences of all samples sum to 0, because average precision is homogeneous of degree 0 in the counts.
-
-    Parameters
-    ----------
-    positives, negatives : ndarray
-        Shape (bins,); at least one positive.
     """
     tp, fp = (counts[::-1] for counts in above(positives, negatives))  # from the lowest bin up
     treated = np.maximum(tp + fp, 1.0)
@@ -92,17 +81,8 @@ def average_precision_variance(sites: Sequence[Counts], design: Sequence[float])
     Squared contributions of patients give the variance for new patients at these sites; squared contributions of sites
     that for new sites.
 
-    Parameters
-    ----------
-    sites : sequence of Counts
-        Counts of each site.
-    design : sequence of float
-        Design effect of each site, see `evidence.design`.
-
-    Returns
-    -------
-    (float, float)
-        Over patients and over sites; NaN without positives, the second also with a single site.
+    Each site has counts and a design effect, see `evidence.design`. Returns the variance over patients and that over
+    sites; NaN without positives, the second also with a single site.
     """
     sites = SiteCounts(sites)
     total, many = sites.total, len(sites)

@@ -96,17 +96,8 @@ def exact(scores: Floats, labels: Floats, patients: Ints | None = None) -> Auroc
 def covariance(one: Floats, other: Floats, labels: Floats, patients: Ints) -> float:
     """Compute the covariance of two AUROCs on the same samples; of an AUROC with itself, its variance.
 
-    Parameters
-    ----------
-    one, other : ndarray
-        Shape (n,): the samples' placements less the AUROC, for each of two models.
-    labels, patients : ndarray
-        As for `exact`.
-
-    Returns
-    -------
-    float
-        NaN if a class has fewer than two patients.
+    `one` and `other` are the samples' placements less the AUROC, for each of two models; labels and patients are as for
+    `exact`. NaN if a class has fewer than two patients.
     """
     many = int(patients.max()) + 1
 

@@ -112,12 +112,8 @@ SINGLE = Design()
 def effect(values: Floats, patients: Ints, rarer: Mask | None = None) -> float:
     """Compute the design effect of a sum of ``values`` with mean 0; its upper bound if it cannot be estimated.
 
-    Parameters
-    ----------
-    values, patients : ndarray
-        Shape (n,), n > 0: the contribution and the patient of each sample.
-    rarer : ndarray, optional
-        Shape (n,): the samples that dominate the variance; default: all.
+    Values and patients are the contribution and the patient of each of n > 0 samples; `rarer`, by default all, marks
+    those that dominate the variance.
     """
     sums = sum_by(values, patients, int(patients.max()) + 1)
     those = patients if rarer is None else patients[rarer]

@@ -107,12 +107,7 @@ def mover_interval(value: Any, ends: Sequence[tuple[Any, Any]]) -> tuple[Any, An
     This is MOVER, the method of variance estimates recovery (Zou and Donner, Stat Med 27, 2008). It needs no normality:
     with one number the interval is unchanged, and the interval of a mean stays within the numbers' range.
 
-    Parameters
-    ----------
-    value : float or ndarray
-        The estimate.
-    ends : sequence of (low, high)
-        The estimate with one of the numbers moved to either end of its interval, for each number.
+    `ends` are the estimate with one of the numbers moved to either end of its interval, for each number.
     """
     below, above = (sum((value - own[end]) ** 2 for own in ends) ** 0.5 for end in (0, 1))
     return value - below, value + above
@@ -143,12 +138,7 @@ def mean_auroc_interval(
     AUROCs with Newcombe's interval are combined first: if many small sites are ranked perfectly, no single interval
     shows how far from perfect the mean may be.
 
-    Parameters
-    ----------
-    own : sequence of (Estimate, EffectiveSize, EffectiveSize)
-        The defined AUROCs with the effective sizes that `auroc_interval` received.
-    weights : sequence of float, optional
-        Default: 1 each.
+    `own` are the defined AUROCs with the effective sizes that `auroc_interval` received; weights are 1 by default.
     """
     if not own:
         return estimate(math.nan)

@@ -75,16 +75,8 @@ def spread(
 ) -> Spread:
     """Compute the sums of a site.
 
-    Parameters
-    ----------
-    scores : (ndarray, ndarray)
-        Shape (n,): scores by each of the two models.
-    labels : ndarray
-        Shape (n,): 1 for positive and 0 for negative.
-    patients : ndarray, optional
-        Shape (n,): the patient of each sample, numbered from 0; default: one sample per patient.
-    merged : (Counts, Counts)
-        The pooled counts of both models, including this site's, with both classes.
+    Scores are by each of the two models, labels 1 and 0, each (n,); patients are numbered from 0, by default one per
+    sample; `merged` are the pooled counts of both models, including this site's, with both classes.
     """
     placed = []
     for own, counts in zip(scores, merged, strict=True):

@@ -128,18 +128,9 @@ def summary(
 ) -> dict[str, Any]:
     """Return the content of evidence.json.
 
-    Parameters
-    ----------
-    sites : mapping
-        The sites with held-out samples, by name; may be empty if there is a ``test``.
-    common : bool
-        Whether all sites evaluated one model.
-    log_odds : bool
-        Whether scores are log-odds of a positive.
-    test : Site, optional
-        The common test set.
-    asked_to_compare : bool
-        Whether a comparison was requested, so that a note says if it is impossible.
+    Sites, by name, have held-out samples; there may be none if there is a common ``test`` set. `common`: all evaluated
+    one model. `log_odds`: scores are log-odds of a positive. `asked_to_compare`: a note says if a comparison is
+    impossible.
     """
     every, counts = list(sites.values()), SiteCounts([site.counts for site in sites.values()])
     fits, assessed_on = _fits(counts, common=common, log_odds=log_odds)
@@ -182,14 +173,7 @@ def _fits(counts: SiteCounts, *, common: bool, log_odds: bool) -> tuple[list[Fit
 def evaluation(sites: Sequence[Site], fits: Sequence[Fit], counts: SiteCounts | None = None) -> dict[str, Any]:
     """Evaluate the pooled samples of sites; a single site by its own AUROC.
 
-    Parameters
-    ----------
-    sites : sequence of Site
-        At least one.
-    fits : sequence of Fit
-        The map from scores to log-odds for each site.
-    counts : SiteCounts, optional
-        The sites' counts.
+    There is at least one site; each has a map from scores to log-odds in `fits`.
     """
     counts = counts or SiteCounts([site.counts for site in sites])
     total = counts.total

@@ -87,18 +87,9 @@ class Layout:
     def state_dict(self, x: Tensor, buffers: Tensor | None = None) -> dict[str, Tensor]:
         """Return a state dict that a fresh module loads with ``strict=True``.
 
-        Parameters
-        ----------
-        x : Tensor
-            The parameters, shape (d,), d at least ``size``; not necessarily the module's own.
-        buffers : Tensor, optional
-            The floating-point buffers, shape (``buffer_size``,); the module's own by default. Integer buffers
-            and frozen parameters are always the module's own.
-
-        Returns
-        -------
-        dict of str to Tensor
-            Contiguous copies under the names of ``module.state_dict()``.
+        x has shape (d,), d at least ``size``, and need not be the module's own; `buffers` are the floating-point ones,
+        by default the module's. Integer buffers and frozen parameters are always the module's own. The tensors are
+        contiguous copies.
 
         Raises
         ------
@@ -120,16 +111,8 @@ class Layout:
     def flatten(self, state: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Convert a state dict to vectors, the inverse of `state_dict`.
 
-        Parameters
-        ----------
-        state : mapping of str to Tensor
-            The names and shapes of ``module.state_dict()``, on any device. Integer buffers and frozen parameters are
-            dropped.
-
-        Returns
-        -------
-        x, buffers : Tensor
-            New tensors of shapes (``size``,) and (``buffer_size``,), of the network's dtype and device.
+        State is on any device; integer buffers and frozen parameters are dropped. x, shape (``size``,), and buffers,
+        shape (``buffer_size``,), are new, of the network's dtype and device.
 
         Raises
         ------

@@ -43,19 +43,8 @@ def adapt_weights(
     convolution with one channel gets the sum over the colours, equivalent to a grey image repeated three times. A first
     convolution of another size, as for images of up to 64 pixels, keeps its random initialisation.
 
-    Parameters
-    ----------
-    name : str
-        The network's name in `STEMS`.
-    network : FlatNetwork
-        Freshly initialised; not modified.
-    weights : mapping
-        The result of `read_weights`.
-
-    Returns
-    -------
-    tuple
-        The state dict, for `FlatNetwork.flatten` to check, and descriptions of its deviations from the file.
+    The network is freshly initialised and not modified; `weights` is from `read_weights`. Returns the state dict, for
+    `FlatNetwork.flatten` to check, and descriptions of its deviations from the file.
     """
     own, deviations = network.state_dict(network.vector()), []
     # Older files lack the counters of batch norm, which are not part of the vector anyway.

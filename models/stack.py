@@ -82,22 +82,11 @@ class Stack:
         return torch.cat([p.detach().sum(0).flatten() for p in parameters])
 
     def forward(self, parameters: Sequence[Tensor], inputs: Tensor, outermost: bool = False) -> Tensor:
-        """Compute the outputs of each copy on its own inputs.
+        """Compute the outputs of each of t copies on its own n inputs, shape (t, n, *shape) to (t, n, outputs).
 
-        Parameters
-        ----------
-        parameters : sequence of Tensor
-            Each of shape (t, *shape), in the order of `FlatNetwork`.
-        inputs : Tensor
-            Shape (t, n, *shape): n inputs for each copy.
-        outermost : bool
-            Whether images are stored channels-first, which is fastest for second derivatives of convolutions on a CPU;
-            everything else is fastest channels-last. The numbers are the same.
-
-        Returns
-        -------
-        Tensor
-            Shape (t, n, outputs).
+        Each of the parameters, in the order of `FlatNetwork`, has t as its first axis. With `outermost` images are
+        stored channels-first, which is fastest for second derivatives of convolutions on a CPU; everything else is
+        fastest channels-last. The numbers are the same.
         """
         t, n = inputs.shape[:2]
         if self.images:  # copies share the channel dimension until they are flattened

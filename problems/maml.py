@@ -237,21 +237,9 @@ class Maml(NetworkProblem, InnerFunction):
 
 
 def sample_tasks(labels: Tensor, tasks: int, ways: int, drawings: int, generator: torch.Generator) -> Tensor:
-    """Draw the samples of many tasks at once.
+    """Draw many tasks at once: indices of labels, shape (tasks, drawings, ways), one class along the second axis.
 
-    Parameters
-    ----------
-    labels : Tensor
-        Shape (n,) int64, the class of each sample; at least ``ways`` of them have ``drawings`` samples.
-    tasks, ways, drawings : int
-        Numbers of tasks, classes per task, samples per class.
-    generator : torch.Generator
-        On the CPU.
-
-    Returns
-    -------
-    Tensor
-        Shape (tasks, drawings, ways): indices of labels, with one class along the second axis.
+    At least ``ways`` of the classes among labels, (n,) int64, have ``drawings`` samples. The generator is on the CPU.
     """
     counts = labels.bincount()
     order, first = labels.argsort(stable=True), counts.cumsum(0) - counts

@@ -214,15 +214,8 @@ def nanmean(values: Sequence[float]) -> float:
 def shown(value: float | None, off: float | None = 0.0, digits: int = 4) -> str:
     """Format a metric with its known digits only; a dash if it is undefined.
 
-    Parameters
-    ----------
-    value : float, optional
-        NaN or None if undefined.
-    off : float, optional
-        Its largest error, such as ``auroc-ties``. A share without a known digit is shown as a range, one that may be
-        anything as a dash.
-    digits : int
-        Decimal places if all are known; small numbers have significant digits instead.
+    `off` is its largest error, such as ``auroc-ties``: a share without a known digit is shown as a range, one that may
+    be anything as a dash. `digits` are decimal places if all are known; small numbers have significant digits instead.
     """
     if value is None or math.isnan(value):
         return "-"
@@ -248,21 +241,9 @@ def ties(metrics: Mapping[str, Any], name: str) -> float:
 
 
 def ranking(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray | None = None) -> dict[str, float]:
-    """Compute the area under the ROC curve and average precision.
+    """Compute the area under the ROC curve and average precision, of labels 1 and 0, scores and weights, each (n,).
 
-    Parameters
-    ----------
-    labels : ndarray
-        Shape (n,), 1 for positive and 0 for negative.
-    scores : ndarray
-        Shape (n,), any monotone score.
-    weights : ndarray, optional
-        Shape (n,), non-negative sample weights.
-
-    Returns
-    -------
-    dict[str, float]
-        ``auroc`` and ``auprc``; NaN if a class is missing.
+    Scores may be any monotone ones, weights are non-negative; both are NaN if a class is missing.
     """
     counted = cumulative_counts(labels, scores, weights)
     if counted is None:

@@ -177,18 +177,10 @@ def _ranked(positive: tuple[Ints, Ints], negative: tuple[Ints, Ints]) -> dict[st
 def across_sites(sites: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
     """Summarise the metrics of personal models over sites, with equal weights.
 
-    Parameters
-    ----------
-    sites : sequence of mapping
-        The result of ``Problem.metrics`` at each site.
-
-    Returns
-    -------
-    dict[str, dict[str, float]]
-        For each headline metric that some site reports, including those of labels: its ``mean``, its ``std`` (the
-        population standard deviation over sites) and its ``worst-decile``, the mean over the worst tenth of the sites,
-        at least one, as for q-FedAvg (Li et al., ICLR 2020). Sites where a metric is undefined are ignored; all three
-        are NaN without any.
+    For each headline metric that some site reports in ``Problem.metrics``, including those of labels: its ``mean``, its
+    ``std`` (the population standard deviation over sites) and its ``worst-decile``, the mean over the worst tenth of
+    the sites, at least one, as for q-FedAvg (Li et al., ICLR 2020). Sites where a metric is undefined are ignored; all
+    three are NaN without any.
     """
     summary: dict[str, dict[str, float]] = {}
     names = dict.fromkeys(chain.from_iterable(sites))

@@ -38,24 +38,10 @@ def predict(
 
     With several labels there is a score and a probability for each.
 
-    Parameters
-    ----------
-    model
-        The model.
-    source
-        A table, a list of images, or a folder with one of them, as at a site.
-    target
-        A new file; the write is atomic.
-    others
-        Columns that are not features, see `InferenceTable`.
-    warn
-        Receives warnings about features far outside the training range, see `datasets.units`; only for models that
-        standardise their inputs, whose files have the training means.
-
-    Returns
-    -------
-    list of str
-        Notes for the reader.
+    The source is a table, a list of images, or a folder with one of them, as at a site; `others` are columns that are
+    not features, see `InferenceTable`. The target is a new file, written atomically. `warn` receives warnings about
+    features far outside the training range, see `datasets.units`, which needs a model that standardises its inputs.
+    Returns notes for the reader.
 
     Raises
     ------

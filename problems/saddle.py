@@ -105,18 +105,8 @@ def saddle_coefficients(
 
     Drawn: t_k ~ U(0, 0.1), b_k = b̃_k - mean(b̃), b̃_k ~ N(0, s²I).
 
-    Parameters
-    ----------
-    sites : int
-        K.
-    dimension : int
-        d; ignored with a file.
-    heterogeneity : float
-        s; ignored with a file.
-    seed : int
-        Seed of the draw.
-    file : str
-        A ``.npz`` with ``t`` (K,) and ``b`` (K, d), float64; empty to draw.
+    `t` has shape (K,) and `b` (K, d), float64, for K sites; a ``.npz`` file has both, and then dimension and
+    heterogeneity are ignored.
 
     Raises
     ------
