@@ -61,7 +61,9 @@ def train(request: TrainRequest, site: OpenSite) -> Steps[Outgoing]:
     metrics = here.evaluation(strategy.personal(sent, memory, here.fresh)) if request.evaluate else {}
 
     def oracle() -> SiteOracle:
-        random, samples = stream(site.run.seed, request.site, *place), here.samples[0]
+        # The sites of a pooled run are one place: all draw the same batches, and their mean is what each computes.
+        random = stream(site.run.seed, 0 if site.run.pooled else request.site, *place)
+        samples = here.samples[0]
         return SiteOracle.open(site.run, own, samples, random, here.fresh, problem, Limits.of(site, clock))
 
     done = yield Update(strategy=strategy, problem=own, sent=sent, memory=memory, oracle=oracle, context=context)

@@ -40,6 +40,7 @@ def contradictions(run: RunConfig) -> list[str]:
         _labels,
         _table,
         _split,
+        _pooled,
         _wire,
         _rest,
     )
@@ -261,6 +262,23 @@ def _split(run: RunConfig) -> Iterator[str]:
         yield (
             f"partition = {run.partition!r} spreads the drawings of a character over sites, and problem = "
             "'maml' needs whole characters with their four rotations: take partition = \"by-group\""
+        )
+
+
+def _pooled(run: RunConfig) -> Iterator[str]:
+    """All data in one place: of a simulation, for one model."""
+    if not run.pooled:
+        return
+    if run.dataset == SITE:
+        yield 'pooled = true puts all data in one place, and those of dataset = "site" never leave theirs: take false'
+    if not PROBLEMS[run.problem].needs_data:
+        yield f"pooled = true is about data, and problem = {run.problem!r} has none: take false, or sites = 1"
+    if (fraction := run.hyper.get("fraction", 1.0)) != 1:
+        yield f"pooled = true leaves no sites to draw from, and fraction = {shown(fraction)}: take 1"
+    if ALGORITHMS[run.algorithm].personalised:
+        yield (
+            f"pooled = true leaves no sites to tell apart, and algorithm = {run.algorithm!r} gives each a model of its "
+            'own: take false, or another algorithm, such as "fedavg"'
         )
 
 

@@ -192,6 +192,7 @@ class RunConfig(RunKeys):
             bad_images=self.bad_images,
             partition=self.partition,
             concentration=self.concentration,
+            pooled=self.pooled,
             positive_classes=parse_classes(self.positive_classes),
             negative_classes=parse_classes(self.negative_classes),
             thin_class=self.thin_class,

@@ -120,6 +120,11 @@ class RunKeys(Keys):
     concentration: Above0 = Field(
         1.0, description="of the dirichlet partition: the smaller, the more the sites' class mixes differ"
     )
+    pooled: bool = Field(
+        False,
+        description="train as if all sites' training samples were in one place: what the algorithm does without "
+        "federation; in simulations only",
+    )
     positive_classes: Classes = Field(
         "", description='classes of multi-class data that become positive, such as "5-9"; empty: the second half'
     )

@@ -48,6 +48,7 @@ class DataConfig:
     follow_links: bool = False
     partition: str = "iid"  # one of `datasets.partition.PARTITIONS`
     concentration: float = 0.5
+    pooled: bool = False  # every site trains on the rows of all; each evaluates on its own
     binary: bool = True  # maps the classes to labels 0 and 1; False keeps class indices as labels
     # classes that become 1 and 0; those in neither list are dropped, an empty list gets all others, and of two empty
     # lists the second half is positive

@@ -22,7 +22,16 @@ from edelweiss.datasets.reading import PATIENTS, Pool, pool_of
 from edelweiss.datasets.samples import Samples
 from edelweiss.datasets.source import Change, Digests, Ints, Mask, Source
 from edelweiss.datasets.sources import SOURCES
-from edelweiss.datasets.splits import SiteRows, Units, deal_proportionally, dealt, random_stream, stratified, thinned
+from edelweiss.datasets.splits import (
+    AllRows,
+    SiteRows,
+    Units,
+    deal_proportionally,
+    dealt,
+    random_stream,
+    stratified,
+    thinned,
+)
 
 INSTEAD = (
     ". Rows of a group stay together, unless partition sites or split-sites makes sites of groups, or a column "
@@ -206,7 +215,8 @@ def _splits(config: DataConfig, places: Places, sites: int) -> Splits:
     if config.personal_test:
         held, held_owner = pool.test, _personal_test(config, pool, owner, sites)
         change_log.append(f"the {len(held):,} samples of the common test set are dealt to the sites: personal-test")
-    return (SiteRows(pool.train[train], owner[train], sites), SiteRows(held, held_owner, sites)), tuple(change_log)
+    trained = AllRows(pool.train[train]) if config.pooled else SiteRows(pool.train[train], owner[train], sites)
+    return (trained, SiteRows(held, held_owner, sites)), tuple(change_log)
 
 
 def _held_out(config: DataConfig, pool: Pool, site: int, members: Ints) -> Mask:

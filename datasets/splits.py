@@ -72,6 +72,17 @@ class SiteRows:
         return self._rows[self._ends[site - 1] if site else 0 : self._ends[site]]
 
 
+class AllRows(SiteRows):
+    """All rows at each site, (n,)."""
+
+    def __init__(self, rows: Ints) -> None:
+        self._rows = rows
+
+    def __getitem__(self, site: int) -> Ints:
+        """Return all rows, in order."""
+        return self._rows
+
+
 def random_stream(seed: int, purpose: str, *site: int) -> np.random.Generator:
     """Return the random stream of a seed for a purpose, of all sites or of one."""
     return np.random.default_rng([seed, zlib.crc32(purpose.encode()), *site])
