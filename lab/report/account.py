@@ -27,7 +27,8 @@ def data(run: Content) -> str:
         return f"{len(run.sites)} sites; the problem is in closed form and needs no patients."
     if not inputs:
         return f"{len(run.sites)} sites; the run ended before they had reported their data."
-    train = sum(site.get("examples") or 0 for site in reported.values())
+    trained = [site.get("examples") or 0 for site in reported.values()]
+    train = max(trained, default=0) if run.config.pooled else sum(trained)  # of a pooled run each site has all
     held_out = sum(site.get("held-out") or 0 for site in reported.values())
     shape = inputs["shape"]
     form = f"{shape[0]} features" if len(shape) == 1 else f"images of {' x '.join(map(str, shape))}"
@@ -38,7 +39,8 @@ def data(run: Content) -> str:
     if run.labels:
         what = f"{len(run.labels)} labels, positive as the sites that know them are weighted: {shares(run)}"
     return (
-        f"{len(reported)} sites with {train:,} samples to train on and {held_out:,} held out; {form}, "
+        f"{len(reported)} sites with {train:,} samples to train on{', in one place,' * run.config.pooled} and "
+        f"{held_out:,} held out; {form}, "
         f"{what}. Inputs: {run.inputs}. Outcome: {run.outcome}."
     ) + "".join(f" {line}" for line in run.account)
 
