@@ -43,10 +43,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("edelweiss")
 
-SOON, GROWTH, LONGEST = 0.02, 1.15, 3.0  # seconds to the first look for work after an answer, and to later ones
-FETCHED = 2.0  # seconds until the coordinator has fetched an answer; of a site that has left by then it is lost
+SOON, GROWTH, LONGEST = 0.02, 1.15, 3.0  # seconds between polls: first after a reply, growth, longest
+FETCHED = 2.0  # seconds until the coordinator has fetched a reply; if the site leaves earlier, it is lost
 
-ANEW = "it was started anew; joining again"  # why a coordinator knows a site no more, which has no key
+ANEW = "it was restarted; joining again"  # why a coordinator no longer knows a site without a key
 NEW_KEY = (
     "it has unregistered its key, or was set up again. An unregistered key is not accepted again: make another one and "
     "send its public half"

@@ -1,4 +1,4 @@
-"""A new hospital: it is given the body of a finished run, trains a head of its own, and tells nobody."""
+"""Personalisation at a new hospital: it trains its own head on the body of a finished run and sends nothing."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
     from edelweiss.datasets import Samples, SiteData
     from edelweiss.problems import Arrays, Metrics
 
-WARM_UP = 50  # batches that estimate the statistics of batch norm, where a run gives none
+WARM_UP = 50  # batches to estimate batch-norm statistics if the run provides none
 
 
 class PersonaliseError(ValueError):
-    """A model cannot be given to this hospital; the message says why and what to change."""
+    """A model cannot be used at this hospital; the message says why and what to change."""
 
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """What a finished run gives to a new site.
+    """A finished run, as read by a new site.
 
     Attributes
     ----------
@@ -80,13 +80,13 @@ class FinishedRun:
         Raises
         ------
         PersonaliseError
-            When the folder is not that of a finished run with a network.
+            If the folder is not that of a finished run with a network.
         edelweiss.config.ConfigError
-            When its configuration, with the changes, cannot be used.
+            If its configuration, with the changes, is invalid.
         """
         file, written = folder / "model.safetensors", folder / "config.toml"
         if not is_file(written):
-            text = "is no run folder: it has no config.toml; name one such as runs/<run>"
+            text = "is not a run folder: it has no config.toml; name one such as runs/<run>"
             raise PersonaliseError(f"{shorter(str(folder))} {text}")
         keys = renamed(read_overrides([str(written)])) | dict(changes or {})
         require_known(keys)
@@ -103,7 +103,7 @@ class FinishedRun:
             data_summary = DataSummary.of_file(facts)
             ModelSchema.of_file(facts, data_summary)
         except FileNotFoundError:
-            why = "it was stopped before the end, or its sites shared nothing"
+            why = "it was stopped early, or its sites shared nothing"
             if not config.strategy.exchanges:
                 why = f"with algorithm = {config.algorithm!r} sites share nothing"
             raise PersonaliseError(f"{folder}: the run left no model.safetensors: {why}") from None
@@ -114,21 +114,21 @@ class FinishedRun:
         for key, value in (("problem", config.problem), ("model", config.model), ("hidden", config.hidden)):
             if facts.get(key, value) != value:
                 raise PersonaliseError(
-                    f"{file} is of {key} = {shown(facts[key])}, and config.toml and --run-config say {value!r}: "
+                    f"{file} has {key} = {shown(facts[key])}, but config.toml and --run-config have {value!r}: "
                     "config.toml and model.safetensors do not belong together"
                 )
         if data_summary.labels != (config.several if PROBLEMS[config.problem].several else ()):
             raise PersonaliseError(
                 f"{file} is of {', '.join(data_summary.labels) or 'one label'}, but config.toml and --run-config say "
-                f"label = {config.label!r}: config.toml and model.safetensors do not belong together; what your own "
-                "columns are called --label says"
+                f"label = {config.label!r}: config.toml and model.safetensors do not belong together; give the names "
+                "of your own columns with --label"
             )
         return cls(config, data_summary, facts, stored.tensors)
 
 
 @dataclass(frozen=True)
 class Personalised:
-    """What a new site has: how it does before and after, and its model.
+    """The result of personalisation: metrics before and after, and the model.
 
     Attributes
     ----------
@@ -150,23 +150,20 @@ class Personalised:
 
 
 def require_head(problem: NetworkProblem, given: FinishedRun, data: SiteData, head: str) -> int:
-    """Return where the head begins in x.
+    """Return the index in x where the head begins.
 
     Raises
     ------
     PersonaliseError
-        When there is none, or it cannot be trained as asked for, or not with these samples.
+        If there is no head, or it cannot be trained as requested or with these samples.
     """
     if given.untrained and head == "trained":
         raise PersonaliseError(
             f"--head trained: with algorithm = {given.config.algorithm!r} sites keep their trained heads, and the "
-            "model's is none of them: take --head fresh"
+            "model's is untrained: use --head fresh"
         )
     if not problem.head:
-        raise PersonaliseError(
-            f"model = {given.config.model!r} has no separable head: nothing lies before it, so there is no body to be "
-            "given"
-        )
+        raise PersonaliseError(f"model = {given.config.model!r} has no separable head, so there is no body to build on")
     if problem.multiclass and (
         text := problem.shortfall(data.train.targets().bincount(minlength=data.classes).tolist())
     ):
@@ -175,7 +172,7 @@ def require_head(problem: NetworkProblem, given: FinishedRun, data: SiteData, he
 
 
 def probabilities(problem: NetworkProblem, x: Tensor, held_out: Samples) -> list[Entry | None] | None:
-    """Fit what makes probabilities of a ranking's scores, on the samples that the site holds out; else None."""
+    """Fit maps from a ranking's scores to probabilities on the held-out samples; None for other problems."""
     if not ranks(type(problem)) or problem.log_odds:
         return None
     scores = problem.logits(x, held_out).double().cpu().numpy().reshape(len(held_out), -1)
@@ -216,7 +213,7 @@ def personalise(
     Raises
     ------
     PersonaliseError
-        When data and model do not go together, the model's head is not trained and should be, or training diverges.
+        If data and model do not match, the model's head is untrained but requested, or training diverges.
     """
     config = given.config
     require_fit(given, data)
@@ -230,7 +227,7 @@ def personalise(
     if head == "fresh":
         fresh = problem.fresh(config.sites)
         x, y = torch.cat([x[:split], fresh["head"]]), fresh.get("y")
-    problem = problem.of_site(data.train.targets())  # y is the site's own, whatever the run did
+    problem = problem.of_site(data.train.targets())  # y is the site's own
     train, held_out = (given.data_summary.standardised(part).to(problem.device) for part in (data.train, data.held_out))
     with closing(SiteOracle.open(config, problem, train, stream(config.seed, 0, 0, 0))) as oracle:
         if problem.buffers().numel() and (given.untrained or config.bn == "local"):
@@ -249,14 +246,14 @@ def personalise(
 
 
 def require_fit(given: FinishedRun, data: SiteData) -> None:
-    """Check that the data are of the kind that the model was trained on; PersonaliseError lists all that is not."""
+    """Check that the data match the model's training data; PersonaliseError lists all mismatches."""
     data_summary, wrong = given.data_summary, []
     if tuple(data.train.shape) != data_summary.shape:
         have, need = ("x".join(map(str, shape)) for shape in (data.train.shape, data_summary.shape))
         wrong.append(f"the data's inputs are of size {have}, the model's of size {need}: they need the same features")
     elif columns_hash(data.features) != (data_summary.columns or columns_hash(())):
         wrong.append(
-            f"the columns have other names than those that the model was trained on, or another order: here, by name, "
+            f"the columns are not those that the model was trained on, or in another order: here, by name, "
             f"{', '.join(data.features[:3])}, ..."
         )
     problem = PROBLEMS[given.config.problem]
@@ -278,7 +275,7 @@ def require_fit(given: FinishedRun, data: SiteData) -> None:
 
 
 def starting_point(problem: NetworkProblem, given: FinishedRun) -> tuple[Tensor, Tensor | None]:
-    """Return x and y as they were given; what the run left to the sites is the problem's own start."""
+    """Return the given x and y; parts that the run left to the sites are initialised by the problem."""
     try:
         parameters, buffers = problem.network.flatten(given.state)
         start = restore_scalars(problem, parameters, given.facts)
@@ -289,7 +286,7 @@ def starting_point(problem: NetworkProblem, given: FinishedRun) -> tuple[Tensor,
 
 
 def warm_up(problem: NetworkProblem, x: Tensor, oracle: SiteOracle) -> None:
-    """Estimate batch norm's statistics on the site's own batches: a run that leaves them to the sites gives none."""
+    """Estimate batch-norm statistics on the site's own batches, for a run that leaves them to the sites."""
     problem.network.bind(x)
     problem.network.train(True)
     with torch.no_grad():

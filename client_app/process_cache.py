@@ -1,4 +1,4 @@
-"""What a process reads and builds once, for all messages and sites that it serves."""
+"""The caches of a process: data and problems shared by all messages and sites that it serves."""
 
 from __future__ import annotations
 
@@ -120,6 +120,6 @@ def open_sites(run_id: int) -> dict[object, tuple[object, object, OpenSite]]:
 
 
 def forget_all() -> None:
-    """Forget data and problems, of a run that is over; the next one reads its data anew."""
+    """Clear all caches after a run."""
     PROCESS_CACHE.forget()
     return_freed_memory()

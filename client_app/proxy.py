@@ -1,8 +1,8 @@
-"""The proxy between a site and its coordinator: which one gRPC goes by, by the variables of the environment.
+"""The proxy that gRPC uses between a site and its coordinator, according to the environment.
 
-gRPC's rules are its own. Of ``grpc_proxy``, ``https_proxy`` and ``http_proxy`` it takes the first that is set, in small
-letters only; a proxy is ``http://HOST:PORT``, and anything else is passed over in silence. ``no_grpc_proxy``, or else
-``no_proxy``, lists ends of host names and networks (``10.0.0.0/8``) that are reached directly; ``*`` is neither.
+gRPC takes the first of ``grpc_proxy``, ``https_proxy`` and ``http_proxy`` that is set, in lower case only; it must be
+``http://HOST:PORT``, and anything else is silently ignored. ``no_grpc_proxy``, or else ``no_proxy``, lists suffixes of
+host names and networks (``10.0.0.0/8``) that are reached directly; ``*`` is not supported.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 NAMES = ("grpc_proxy", "https_proxy", "http_proxy")
 EXCLUDED = ("no_grpc_proxy", "no_proxy")
-OTHERS = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "all_proxy", "GRPC_PROXY")  # that other programs go by
-LONGEST = 2**16  # bytes of a proxy's answer
+OTHERS = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "all_proxy", "GRPC_PROXY")  # used by other programs
+LONGEST = 2**16  # most bytes of a proxy's reply
 
 
 class ProxyError(OSError):
-    """A proxy that does not let a connection through; the text says why, and what mends it."""
+    """A proxy blocks the connection; the text says why, with a fix."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Proxy:
         return f"{self.host}:{self.port} ({self.variable})"
 
     def failed(self, why: str, address: str) -> str:
-        """Say in one line what is wrong with it, by what gRPC or a socket said; empty: nothing of the proxy's own."""
+        """Explain an error of gRPC or a socket in one line; empty if it is not the proxy's."""
         host, why = address.rpartition(":")[0], why.lower()
         mend = f"correct {self.variable}, or, if {host} is reached without, add it to no_proxy"
         if "407" in why:
@@ -68,13 +68,13 @@ class Proxy:
                 "no_proxy"
             )
         if "expected 'h'" in why or "no http" in why:
-            return f"{self} is no HTTP proxy: {mend}"
+            return f"{self} is not an HTTP proxy: {mend}"
         if "resol" in why or "domain name" in why or "name or service" in why:
             return f"the name of the proxy {self} cannot be resolved: {mend}"
         if "refused" in why:
-            return f"nobody listens at the proxy {self}: {mend}"
+            return f"nothing listens at the proxy {self}: {mend}"
         if any(word in why for word in ("timed out", "timeout", "deadline", "unreachable", "no route")):
-            return f"no answer by way of the proxy {self}: it is not there, or does not reach {address}; {mend}"
+            return f"no reply through the proxy {self}: it is down, or does not reach {address}; {mend}"
         return ""
 
     def opened(self, address: str, seconds: float) -> socket.socket:
@@ -109,7 +109,7 @@ class Proxy:
 
 
 def proxy_for(address: str, environment: Mapping[str, str] | None = None) -> Proxy | None:
-    """Return the proxy by which gRPC goes to ``HOST:PORT``; None: it goes directly."""
+    """Return the proxy that gRPC uses for ``HOST:PORT``; None for a direct connection."""
     environment = os.environ if environment is None else environment
     named = _named(environment)
     host = address.rpartition(":")[0].strip("[]")
@@ -117,7 +117,7 @@ def proxy_for(address: str, environment: Mapping[str, str] | None = None) -> Pro
 
 
 def said_of(address: str, environment: Mapping[str, str] | None = None) -> str:
-    """Say what of the environment's proxies is not used for an address, and why; empty: there are no such."""
+    """Explain why a proxy of the environment is not used for an address; empty if there is none."""
     environment = os.environ if environment is None else environment
     host = address.rpartition(":")[0]
     if (named := _named(environment)) is not None:

@@ -1,4 +1,4 @@
-"""What makes probabilities of the scores of a model that a site keeps: a map of its own, which stays in its file."""
+"""A site's own map from scores to probabilities, saved in its model's file."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from edelweiss.evidence.calibration import platt
 if TYPE_CHECKING:
     from edelweiss.evidence.sums import Floats
 
-FEWEST = 10  # held-out samples of each class: of fewer a map of two numbers says nothing
+FEWEST = 10  # least held-out samples of each class for a fit of two parameters
 
 Entry = dict[str, float | int]
-"""``intercept``, ``slope``, and of how many samples: ``held-out``, ``positives``."""
+"""``intercept``, ``slope``, and the numbers of samples: ``held-out``, ``positives``."""
 
 
 def fitted(scores: Floats, labels: Floats) -> list[Entry | None]:
@@ -29,7 +29,7 @@ def fitted(scores: Floats, labels: Floats) -> list[Entry | None]:
     Returns
     -------
     list
-        None for a label of which too few samples are known, and for one that the model ranks no better than chance.
+        None for a label with too few known samples, or that the model ranks no better than chance.
     """
     return [_fitted(scores[known, place], labels[known, place]) for place, known in enumerate((labels >= 0).T)]
 

@@ -1,4 +1,4 @@
-"""What a message asks of a site: read once, checked, and passed on as a typed request."""
+"""The typed requests to a site, parsed from messages."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from edelweiss.federation import RoundContext
 
 SUMMARY_KEYS = tuple(field.name for field in fields(DataSummary))
-ARRAYS, OTHER = "arrays", "other"  # the vectors, and the model that the final one is compared with
+ARRAYS, OTHER = "arrays", "other"  # records of vectors: the model, and another one to compare it with
 NONE = Vectors({})
 
 
 class Incoming:
-    """A message as it came to a site; nothing of it has been checked.
+    """A received message, unchecked.
 
     Attributes
     ----------
@@ -51,7 +51,7 @@ _READ = {ARRAYS: PROCESS_CACHE.latest(Vectors), OTHER: PROCESS_CACHE.latest(Vect
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What a message about a model asks of a site; the rest follows from the run-config.
+    """The request of a message about a model; everything else follows from the run-config.
 
     Attributes
     ----------
@@ -77,13 +77,13 @@ class Request:
 
     @property
     def lasting(self) -> tuple[object, ...]:
-        """What stays the same for a whole run."""
+        """The fields that must not change during a run."""
         return self.run, self.site, self.name, self.context.sites, self.data_summary
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainRequest(Request):
-    """A site's part of a round.
+    """A request to train in a round.
 
     Attributes
     ----------
@@ -96,7 +96,7 @@ class TrainRequest(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateRequest(Request):
-    """The last evaluation.
+    """A request for the final evaluation.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What a site may be sent: every message is held against it, whole, before anything is done or written."""
+"""Checks of a message to a site, before anything is computed or written."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ if TYPE_CHECKING:
     from edelweiss.federation.messages import Vectors
 
 RUN = Schema(app=words(64), run=words(64, pattern="^[0-9A-Za-z_-]+$"))
-OWN = ("site", "name")  # what each site alone is told
+OWN = ("site", "name")  # the fields that differ between sites
 
 
 def require_sound(incoming: Incoming, site: OpenSite) -> Request | None:
-    """Check a message, and return what it asks; None where it only asks the site to describe itself.
+    """Check a message and return its request; None for a query.
 
     Raises
     ------
     RefusedError
-        Saying in one line what is wrong with it. What would be right tells of a hospital's data how many columns and
-        classes they have; a run that has not been admitted yet does not hear it.
+        With all problems in one line. Before admission the public text hides them, since they reveal the numbers of
+        columns and classes.
     """
     kind, about_data, request = incoming.kind, False, None
     try:
@@ -73,7 +73,7 @@ def require_sound(incoming: Incoming, site: OpenSite) -> Request | None:
     if wrong:
         record = site.records.run(site.run_id) if site.guarded else None
         hides = about_data and site.guarded and not (record and record.open)
-        public = "a bad message, of a run that has not begun here (the site's own log says more)" if hides else ""
+        public = "a bad message of a run that has not begun here (see the site's own log)" if hides else ""
         raise RefusedError(f"a bad message: {in_a_line(wrong)}", public)
     return request
 

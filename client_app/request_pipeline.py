@@ -1,4 +1,4 @@
-"""A message on its way through a site: it is written down, checked, answered; what goes wrong is told in words."""
+"""The pipeline of a message at a site: logged, checked, answered; errors become one-line replies."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ log = logging.getLogger("edelweiss")
 
 
 class Passage:
-    """A message on its way through the site.
+    """A message in the site's pipeline.
 
     Parameters
     ----------
@@ -82,11 +82,10 @@ class Passage:
 
 
 def _steps(kind: str, message: Message, context: Context) -> Steps[Message]:
-    """Answer a message; a local update on the way is done by whoever asks, alone or side by side with others.
+    """Answer a message; the caller runs its local update, alone or vectorised with others.
 
-    Mistakes of users become an answer of one line, never a traceback. What leaves the site is the public version of a
-    message; the full one, with file, row and value, is logged here. So are unexpected exceptions, of which only the
-    kind leaves the site.
+    Users' mistakes become replies of one line, never a traceback. Only the public version of an error leaves the site;
+    the full one, with file, row and value, is logged here. Of unexpected exceptions only the type leaves the site.
     """
     audit = Audit.of(context)
     try:
@@ -102,7 +101,7 @@ def _steps(kind: str, message: Message, context: Context) -> Steps[Message]:
         if audit:
             audit.sent(message, outgoing.content, outgoing.written)
     except Exception as error:
-        # Flower sends the text of an exception to the coordinator, and this one may hold a path or a value.
+        # Flower sends an exception's text to the coordinator, and it may hold a path or a value.
         log.exception("the app broke")
         text = f"{type(error).__name__} (the site's own log says more)"
         if audit:
@@ -141,9 +140,9 @@ def _admitted(kind: str, incoming: Incoming, context: Context) -> tuple[OpenSite
 
 
 def _refusal(error: Exception, context: Context) -> Outgoing:
-    """Log a mistake, and return what is sent of it."""
+    """Log a mistake and return its public version as a reply."""
     _log_once(str(error), context.run_id)
-    # Before the first answer the coordinator knows no names, so this one brings its own.
+    # The coordinator does not know the site's name before the first reply, so this one has it.
     node = context.node_config
     name = str(node.get("site") or f"site-{node.get('partition-id', '?')}")
     return Outgoing.records(error={"site": name, "message": getattr(error, "public", str(error))})
@@ -151,5 +150,5 @@ def _refusal(error: Exception, context: Context) -> Outgoing:
 
 @lru_cache(maxsize=64)
 def _log_once(text: str, run_id: int) -> None:
-    """Log a mistake once in a run; the sites of a simulation share a process, and most mistakes."""
+    """Log a mistake once per run: simulated sites share a process and most mistakes."""
     log.error("%s", text)

@@ -1,4 +1,4 @@
-"""A site, opened for one message: its data, its problem, its memory."""
+"""A site, opened for one message: data, problem, memory."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from edelweiss.federation import FederatedStrategy
     from edelweiss.problems import Arrays, Metrics
 
-MOST_OPEN = 1024  # sites of a run that a process keeps open
+MOST_OPEN = 1024  # most sites of a run that a process keeps open
 
 
 @PROCESS_CACHE.latest
@@ -82,18 +82,18 @@ def version(context: Context) -> str:
 
 @dataclass(frozen=True)
 class OpenSite:
-    """One site of one run, as one message finds it.
+    """One site of one run, opened for a message.
 
     Attributes
     ----------
     run : RunConfig
-        What everybody does.
+        The run-config, common to all sites.
     node : SiteConfig
-        What this site's operator decided.
+        The node-config from this site's operator.
     policy : Policy
-        What this site allows.
+        This site's policy.
     run_id : int
-        Flower's number of the run.
+        Flower's id of the run.
     """
 
     run: RunConfig
@@ -103,12 +103,12 @@ class OpenSite:
 
     @classmethod
     def from_context(cls, context: Context) -> OpenSite:
-        """Read both configurations. A site of public data, which does not change, stays open for the run.
+        """Read both configurations. A site of public data, which are constant, stays open for the run.
 
         Raises
         ------
         ConfigError
-            When one of them cannot be used.
+            If one of them is invalid.
         """
         known, given = open_sites(context.run_id), (context.run_config, context.node_config)
         if (found := known.get(place := (id(given[0]), id(given[1])))) is None:  # not the same objects, as after a fork
@@ -158,7 +158,7 @@ class OpenSite:
 
     @cached_property
     def strategy(self) -> FederatedStrategy:
-        """The algorithm; a site that is none of a simulation opens no file that a run names."""
+        """The algorithm; only a simulated site opens files that a run names."""
         return self.run.strategy if self.node.simulated else self.run.strategy.without_files()
 
     def require_allowed(self) -> None:
@@ -178,38 +178,38 @@ class OpenSite:
 
     @property
     def stays_open(self) -> bool:
-        """Whether the process keeps it for the next message of the run: public data do not change."""
+        """Whether the process keeps it open for the run's next message, because public data are constant."""
         return self.run.dataset not in OWN and not self.node.policy
 
     @property
     def guarded(self) -> bool:
-        """Whether the run is about a hospital's own patients; parts of public data are the run's to split."""
+        """Whether the data are a hospital's own patients, and not a part of public data."""
         return self.run.dataset == SITE and PROBLEMS[self.run.problem].needs_data
 
     @property
     def exact(self) -> bool:
-        """Whether each of its held-out patients may be told of, and not only groups of them."""
+        """Whether individual scores of held-out patients may be reported."""
         return not self.guarded or self.policy.fewest_of_each_class == 1
 
     @property
     def gives_evidence(self) -> bool:
-        """Whether the last evaluation goes into the run's evidence."""
+        """Whether the final evaluation contributes to the run's evidence."""
         return self.run.evidence and ranks(PROBLEMS[self.run.problem])
 
     @cached_property
     def records(self) -> Records:
-        """What this site remembers for its policy."""
+        """The records of this site's policy."""
         shared = not self.node.state_dir or self.node.partition_id >= 0
         return Records(self.node.state_dir, self.node.name if shared else "")
 
     @cached_property
     def key(self) -> str:
-        """The secret by which this site chooses whom it holds out."""
+        """The secret that determines this site's held-out split."""
         return self.records.key(self.policy.seed)
 
     @cached_property
     def device(self) -> str:
-        """Where this site computes."""
+        """This site's device."""
         return resolve_device(self.node.device or self.run.device)
 
     @cached_property
@@ -228,11 +228,11 @@ class OpenSite:
         return own_data(config, links, images, study, changed, self.key, policy.patient, policy.holdout_share)
 
     def data_hash(self) -> str:
-        """Return a hash of the site's own data and of who is held out."""
+        """Return a hash of the site's own data and held-out split."""
         return data_hash(self.data_config)
 
     def facts(self) -> Facts:
-        """Return what this site tells of itself before a run."""
+        """Return the facts that this site reports before a run."""
         data, facts = self.data(), Facts(name=self.node.name, partition_id=self.node.partition_id)
         if data is None:
             return facts
@@ -249,7 +249,7 @@ class OpenSite:
         if self.policy.compare_patients and data.by_patient:
             facts = replace(facts, patients=patient_hashes(data, self.policy.compare_patients))
         elif self.policy.compare_patients:
-            notes += ("compare-patients: no column says whose a row is here, so there is nothing to compare",)
+            notes += ("compare-patients: this site has no patient column, so there is nothing to compare",)
         warnings = tuple(doubt.public[:LONGEST_NOTE] for doubt in data.warnings[:MOST_NOTES])
         return protected(replace(facts, notes=notes, warnings=warnings), data, self.policy)
 
@@ -263,12 +263,12 @@ class OpenSite:
 
     @cached_property
     def form(self) -> tuple[tuple[int, ...], int] | None:
-        """The shape of the site's inputs, and how many classes it has; None for a problem without data."""
+        """The shape of the site's inputs and its number of classes; None for a problem without data."""
         data = self.data()
         return None if data is None else (data.train.shape, data.classes)
 
     def data(self) -> SiteData | None:
-        """Return the site's data as it was read; None for a problem without data."""
+        """Return the site's data; None for a problem without data."""
         return self._data
 
     @cached_property
@@ -336,7 +336,7 @@ class InRun:
         return prepared_once(site.data_config, *place, site.device, self.data_summary, hidden)
 
     def fresh(self) -> Arrays:
-        """Return what this site starts with: its head, a random one of its own if the algorithm says so, and y."""
+        """Return this site's initial head (drawn for it alone if the algorithm says so) and y."""
         return self.problem.fresh(self.index if self.site.strategy.own_heads else None)
 
     def memory(self) -> Memory:
@@ -345,16 +345,16 @@ class InRun:
 
     @cached_property
     def _memory(self) -> Memory:
-        # A run says where simulated sites write. Where a hospital does is for its operator to say.
+        # A run sets the folder of simulated sites; a hospital's operator sets its own.
         run, node = self.site.run, self.site.node
         given = run.state_dir if node.partition_id >= 0 and not node.data_dir else ""
         d = dimension(*self._problem_key(self.index))
         return Memory(node.state_dir or given, self.key, self.name, provenance(run, d))
 
     def evaluation(self, model: Arrays) -> Metrics:
-        """Evaluate a model on the held-out samples; empty where there are none, or too few by the site's own rules.
+        """Evaluate a model on the held-out samples; empty without any, or if the policy suppresses them.
 
-        Of a hospital's own patients groups are told, unless its operator lets each be told.
+        A hospital's evaluation is coarsened unless its policy allows individual scores.
         """
         site, (_, held_out) = self.site, self.samples
         problem, data = self.own_problem if site.strategy.own_dual else self.problem, site.data()

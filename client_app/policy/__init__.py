@@ -1,4 +1,4 @@
-"""The hospital's own rules: no run can change them, and they are enforced before anything is computed or sent."""
+"""The hospital's policy, which no run can change, enforced before anything is computed or sent."""
 
 from edelweiss.client_app.policy.rules import Policy, PolicyError
 

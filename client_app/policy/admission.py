@@ -1,4 +1,4 @@
-"""Every message of a run passes here before anything is computed: whether the site takes part at all."""
+"""Admission: whether the site takes part in a run, checked for every message before anything is computed."""
 
 from __future__ import annotations
 
@@ -30,29 +30,29 @@ if TYPE_CHECKING:
 log = logging.getLogger("edelweiss")
 
 REFUSED = "its operator refused the run"
-OTHERWISE = "what the run says of itself, of this site, or of all sites, is other than before: start a new run"
-POLL = 0.2  # seconds between two looks for the operator's decision
+OTHERWISE = "what the run says about itself, this site or all sites has changed since the run began: start a new run"
+POLL = 0.2  # seconds between polls for the operator's decision
 
 waiting = threading.Event()
-"""Set while a message waits for the operator: a process that is told to end need not wait along."""
+"""Set while a message waits for the operator: a process that is told to end may exit at once."""
 
 
 def admit(site: OpenSite, incoming: Incoming, request: Request | None) -> None:
-    """Let a site answer a message of a run that is allowed; at the first its operator may have to say so.
+    """Admit a message of an allowed run; the first one may need the operator's approval.
 
     Raises
     ------
     RefusedError
-        When the policy, the data or the operator does not allow it; the text holds counts only.
+        If the policy, the data or the operator does not allow it; the text holds only counts.
     DataError
-        When the policy is strict and something in the table may be a mistake.
+        If the policy is strict and the table has likely mistakes.
     """
     policy, key = site.policy, str(incoming.config.get("run", ""))
     if site.guarded and policy.strict and not site.node.names_label:
-        raise RefusedError("this site names no label column, and its rules do not let a run choose one (strict)")
+        raise RefusedError("this site names no label column, and its policy does not let a run choose one (strict)")
     records, data = site.records, site.data() if site.guarded else None
     record, new = records.run(site.run_id), _as_it_is_now(site, data, key)
-    # A run that was stopped goes on under another number, and keeps its key.
+    # A resumed run has another number but the same key.
     earlier = records.begun_as(new.key) if new.key and (record is None or record.key != new.key) else None
     _require_same(record, earlier, new)
     if data is not None:
@@ -69,21 +69,21 @@ def admit(site: OpenSite, incoming: Incoming, request: Request | None) -> None:
     if record is None:
         records.forget_decision(site.run_id)
         if not site.node.state_dir:
-            log.warning("no state-dir: who is held out here, and whom sums were told of, will be forgotten; set one")
+            log.warning("no state-dir: the held-out split and the record of reported sums will be lost; set one")
         record = replace(_counted(site, earlier, new), shown=shown(site, data))
     if policy.asks and record.decision == "waiting":
         _wait(records, record, site.run.round_timeout)
         if data is not None:
-            _require_safe(site, data)  # another run may have been told of others meanwhile
+            _require_safe(site, data)  # another run may have received sums meanwhile
     for kind, rows, _ in _told(site, data) if data is not None else ():
         records.tell(kind, rows, site.key)
     opened = _followed(replace(record, decision="approved", open=True), incoming, request, phases)
     records.take_over(opened)
-    records.note(opened)  # last: else the rows are told of at the next message
+    records.note(opened)  # last: otherwise the rows are recorded again at the next message
 
 
 def _as_it_is_now(site: OpenSite, data: SiteData | None, key: str) -> RunRecord:
-    """Return the record of a run that begins with this message."""
+    """Return the record of a run as of this message."""
     return RunRecord(
         run=str(site.run_id),
         began=time.time(),
@@ -102,31 +102,31 @@ def _hash(config: Mapping[str, Value]) -> str:
 
 
 def _require_same(record: RunRecord | None, earlier: RunRecord | None, new: RunRecord) -> None:
-    """Check that a run is what it was, at its beginning and before it was stopped, and that it may go on."""
+    """Check that a run has not changed since its beginning or before a resume, and that it may continue."""
     for known in filter(None, (record, earlier)):
         if known.data != new.data:
             raise RefusedError(
-                "its data have changed since the run began, or who of them is held out, so it goes no further in this "
-                "run: bring back the data and the rules as they were, or start a new run"
+                "its data or the held-out split have changed since the run began, so it leaves this run: restore the "
+                "data and the policy, or start a new run"
             )
         if known.turned_away:
             raise RefusedError(REFUSED)
     if record and record.over:
-        raise RefusedError("it goes on as another run, under the same key, and no longer as this one")
+        raise RefusedError("the run was resumed under another number with the same key")
     if record and record.asked != new.asked:
-        raise RefusedError("the run-config is another than when the run began: start a new run")
+        raise RefusedError("the run-config has changed since the run began: start a new run")
     if earlier and earlier.lasting != new.lasting:
         raise RefusedError(
-            "the run has the key of an earlier one, which had another run-config: go on with the config.toml of that "
-            "one, or start a new run"
+            "the run has the key of an earlier one with another run-config: resume that one with its own config.toml, "
+            "or start a new run"
         )
 
 
 def _counted(site: OpenSite, earlier: RunRecord | None, new: RunRecord) -> RunRecord:
-    """Return the record of a run that begins, or goes on: then it needs no other approval.
+    """Return the record of a run that begins or is resumed.
 
-    Nor does it count again, until it has asked for as many rounds as a run may have; else a run that is stopped again
-    and again had no limit.
+    A resumed run needs no new approval and does not count again, until it has requested as many rounds as a run may
+    have; otherwise repeated resumes would evade the limit.
     """
     policy = site.policy
     if earlier:
@@ -135,22 +135,22 @@ def _counted(site: OpenSite, earlier: RunRecord | None, new: RunRecord) -> RunRe
             return replace(new, began=earlier.began, rounds=earlier.rounds)
     if site.guarded and policy.runs_per_day and site.records.today() >= policy.runs_per_day:
         raise RefusedError(
-            f"this site takes part in {policy.runs_per_day} runs within 24 hours, and has done so (runs-per-day)"
+            f"this site has taken part in {policy.runs_per_day} runs within 24 hours, its limit (runs-per-day)"
         )
     return new
 
 
 def _followed(record: RunRecord, incoming: Incoming, request: Request | None, phases: Sequence[str]) -> RunRecord:
-    """Return a run's record with what a message says.
+    """Return a run's record updated with a message.
 
-    What holds for a whole run stays: a site's batches follow from its place, and its inputs from the cohort's moments,
-    so a run that could change them would choose patient by patient whom an answer is about. And a run goes forward:
-    whoever could ask about many models in one round would not need more rounds than a site allows.
+    The site's index, which determines its batches, and the data summary, which standardises its inputs, must stay the
+    same; otherwise a run could select single patients. And rounds only advance; otherwise a run could send many models
+    in one round and evade the limit of rounds.
 
     Raises
     ------
     RefusedError
-        When it is otherwise.
+        If a message violates this.
     """
     key = str(incoming.config.get("run", ""))
     if key and record.key not in ("", key):
@@ -172,32 +172,32 @@ def _followed(record: RunRecord, incoming: Incoming, request: Request | None, ph
     question = digest.hexdigest()
     if place < record.place or (place == record.place and question != record.question):
         raise RefusedError(
-            f"{'the last evaluation' if last else f'round {number}'} is over here, or was asked for otherwise: a run "
-            "goes forward, and asks again what it asked before"
+            f"{'the final evaluation' if last else f'round {number}'} is over here, or was requested differently: "
+            "rounds only advance, and a repeated request must be identical"
         )
     rounds = record.rounds + (place[:2] != record.place[:2])
     return replace(record, said=said, place=place, question=question, rounds=rounds)
 
 
 def _require_enough(site: OpenSite, data: SiteData) -> None:
-    """Check that there are enough to learn from; the rules may be others than when the run began."""
+    """Check that there are enough patients; the policy may have changed since the run began."""
     policy, run = site.policy, site.run
     if patients(data, data.train) < policy.fewest_training:
         raise RefusedError(
-            f"there are fewer than {policy.fewest_training} patients to train on here, and an update that so few have "
-            "made would say much of each, so this site does not take part"
+            f"this site has fewer than {policy.fewest_training} training patients; an update from so few would reveal "
+            "much about each, so it does not take part"
         )
     if ClosedFormDual in run.strategy.needs and few_of_a_class(
         counts_by_class(data.train.targets(), data.classes), policy
     ):
         raise RefusedError(
-            f"algorithm = {run.algorithm!r} sends sums over the samples of each class, and of one there are fewer than "
-            f"{policy.fewest_of_each_class} here: take another, such as coda-plus"
+            f"algorithm = {run.algorithm!r} sends sums over each class, but one has fewer than "
+            f"{policy.fewest_of_each_class} samples here: use another algorithm, such as coda-plus"
         )
 
 
 def _require_safe(site: OpenSite, data: SiteData) -> None:
-    """Check what is about to be told of."""
+    """Check the sets of patients that replies will be about."""
     policy = site.policy
     if data.warnings and policy.strict:
         raise DataError.join(data.warnings)
@@ -206,14 +206,14 @@ def _require_safe(site: OpenSite, data: SiteData) -> None:
     for kind, rows, fewest in _told(site, data):
         if site.records.too_near(kind, rows, fewest, site.key):
             raise RefusedError(
-                f"its data differ by fewer than {fewest} patients from those of an earlier run, or of several taken "
-                "together, and the difference between the answers would be about these few: bring back the data as "
-                "they were, ask about the same of them as before, or wait until more have changed"
+                f"its data differ by fewer than {fewest} patients from those of earlier runs, so differences between "
+                "replies would be about these few: restore the data, request the same ones as before, or wait until "
+                "more have changed"
             )
 
 
 def _told(site: OpenSite, data: SiteData) -> Iterator[tuple[str, Rows, int]]:
-    """Yield each set of patients that answers are about: its kind, its rows, and the fewest that it may differ by."""
+    """Yield each set of patients that replies are about: its kind, its rows, and the smallest allowed difference."""
     assert data.patient_ids is not None, "a hospital's own data say whose each row is"
     assert data.row_ids is not None
     for kind, samples, fewest in (
@@ -225,7 +225,7 @@ def _told(site: OpenSite, data: SiteData) -> Iterator[tuple[str, Rows, int]]:
 
 
 def _wait(records: Records, record: RunRecord, seconds: float) -> None:
-    """Wait for the operator, while a message of the run can still be answered."""
+    """Wait for the operator, as long as the message can still be answered."""
     until = time.time() + seconds
     if record.decision == "waiting":
         records.note(replace(record, until=until))

@@ -1,4 +1,4 @@
-"""An evaluation as a hospital tells it: of groups of samples, and none of it of one."""
+"""Coarsening of an evaluation, so that it reveals groups of samples but no single one."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from edelweiss.datasets import SiteData
     from edelweiss.problems import Metrics
 
-PARTS = 3  # of the held-out patients: the fewest of which two say what one patient cannot change
+PARTS = 3  # parts of the held-out patients: the fewest whose median one patient cannot control
 
 
 def dealt(data: SiteData, key: str) -> list[Tensor]:
-    """Deal the held-out patients into `PARTS`, which have as many of each class, give or take one.
+    """Split the held-out patients into `PARTS`, stratified by class.
 
     Parameters
     ----------
     data : SiteData
         A hospital's own.
     key : str
-        Its secret: who is in which part follows from it, and stays.
+        Its secret, which fixes the split.
 
     Returns
     -------
@@ -49,21 +49,20 @@ def dealt(data: SiteData, key: str) -> list[Tensor]:
 
 
 def coarse(parts: Sequence[Metrics], count: int, fewest: int) -> Metrics:
-    """Return the evaluation that a site tells, from those of the parts of its held-out patients.
+    """Return the evaluation that a site reports, from those of the parts of its held-out patients.
 
-    Histograms of scores are merged until no bin is about fewer than ``fewest`` samples, counts of right answers are
-    told in multiples of it, and what follows from the two (AUROC, average precision, accuracies) follows from these.
-    Of a mean it tells the median over the parts, which one patient can move no further than the two others are apart;
-    and of that as many digits as the count is worth.
+    Histograms of scores are merged until every bin has at least ``fewest`` samples; counts of correct predictions are
+    rounded to multiples of it; AUROC, average precision and accuracies follow from these. A mean is reported as the
+    median over the parts, which one patient can move only between the two others, with digits according to the count.
 
     Parameters
     ----------
     parts : sequence of Metrics
         What ``Problem.metrics`` returned for each part.
     count : int
-        Of held-out samples, in all parts.
+        Held-out samples in all parts.
     fewest : int
-        A group's fewest samples, of one class.
+        Least samples of a group, of one class.
     """
     told: Metrics = {}
     groups: Metrics = {}
@@ -91,18 +90,16 @@ def coarse(parts: Sequence[Metrics], count: int, fewest: int) -> Metrics:
 
 
 def merged(histogram: Histogram, fewest: int) -> Histogram:
-    """Merge bins with neighbours until each counts ``fewest`` or more.
+    """Merge neighbouring bins until each counts at least ``fewest``.
 
-    A bin that has enough stays, and takes what few were before it. Else bins become a group as soon as they have enough
-    together. Its place says little of where one of them is: between its first and its last bin, the one that is
-    divisible by the highest power of 2. What is left over at the end goes to the last group. So the order within the
-    histogram stays, and at any point fewer than 3 ``fewest`` samples have moved from one side to the other. All of a
-    group are above the place of the group before, and below that of the one behind.
+    A large enough bin keeps its place and absorbs the few before it. Other bins are grouped as soon as they are
+    enough; the group's place is the bin in its range divisible by the highest power of 2, which reveals little. The
+    remainder joins the last group. The order is preserved, and fewer than 3 ``fewest`` samples cross any point.
 
     Parameters
     ----------
     histogram : Histogram
-        Of nobody, or of ``fewest`` together.
+        Empty, or at least ``fewest`` samples.
     fewest : int
         At least 1.
     """
@@ -121,13 +118,13 @@ def merged(histogram: Histogram, fewest: int) -> Histogram:
 
 
 def _between(low: int, high: int) -> int:
-    """Return the number above ``low`` and up to ``high`` that is divisible by the highest power of 2."""
+    """Return the number in (low, high] that is divisible by the highest power of 2."""
     zeros = (low ^ high).bit_length() - 1 if (low < 0) == (high < 0) else 64
     return high >> zeros << zeros
 
 
 def rounded(value: float, part: float, *, share: bool) -> float:
-    """Round to a multiple of a power of 2: the first that is at least this part of the value; of a share, of 1."""
+    """Round to a multiple of the smallest power of 2 that is at least this part of the value, or for a share, of 1."""
     if not math.isfinite(value):
         return value
     step = 2.0 ** math.ceil(math.log2(part * (1 if share else max(abs(value), 1e-12))))

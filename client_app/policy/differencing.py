@@ -1,8 +1,7 @@
-"""Whether answers about several sets of patients, taken together, are about a few of them.
+"""Protection against differencing: do replies about several sets of patients, combined, isolate a few of them?
 
-A sum over one set less that over another is a sum over those in which they differ. So is any combination of more sets:
-of AP and PA images, less both and one lateral, it is that one. What a combination says of a patient depends on the sets
-that have the patient. Patients who are in the same sets stand together, whatever the combination.
+The difference of sums over two sets is a sum over their symmetric difference; the same holds for any linear combination
+of more sets. Patients in exactly the same sets cannot be separated by any combination.
 """
 
 from __future__ import annotations
@@ -15,18 +14,18 @@ from numpy.typing import NDArray
 
 from edelweiss.datasets.source import Digests
 
-MOST = 12  # groups of few patients whose unions are looked through; more of them are too many to say that it is safe
+MOST = 12  # most small groups whose unions are examined; with more, the set is not considered safe
 
 
 def isolates(now: Digests, before: Sequence[Digests], fewest: int) -> bool:
-    """Whether sums over one more set say something of fewer patients than this, together with those told before.
+    """Whether sums over a new set, combined with earlier ones, can isolate fewer patients than ``fewest``.
 
     Parameters
     ----------
     now : ndarray
-        Shape (2, n): whose each row is, and all that it says. Of fewer patients nothing is told.
+        Shape (2, n): patient and content of each row, as hashes.
     before : sequence of ndarray
-        The same of the sets that were told of. What they say without this one is said already.
+        The same for the earlier sets.
     fewest : int
         Patients.
     """
@@ -58,16 +57,16 @@ def _isolates(rows: Digests, whose: Digests, of: NDArray[np.int64], sets: int, f
 
 
 def _spread(vectors: NDArray[np.int64], sizes: NDArray[np.int64], fewest: int) -> bool:
-    """Whether so many disjoint sets of groups each show the first set that any combination is about enough patients.
+    """Whether disjoint families of groups prove that any combination involves enough patients.
 
-    It cannot vanish on one of them, so it is about one group of each at least.
+    A combination cannot vanish on any of the families, so it involves at least one group of each.
     """
     left, people = np.argsort(-sizes, kind="stable"), 0
     while people < fewest:
         if not _adds(vectors[left]):
             return False
         shown: list[int] = []
-        while not shown or not _adds(vectors[shown]):  # the shortest beginning that shows it together with these
+        while not shown or not _adds(vectors[shown]):  # the shortest sufficient prefix
             low, high = 0, len(left)
             while low < high:
                 middle = (low + high) // 2
@@ -79,12 +78,12 @@ def _spread(vectors: NDArray[np.int64], sizes: NDArray[np.int64], fewest: int) -
 
 
 def _adds(vectors: NDArray[np.int64]) -> bool:
-    """Whether the first set is no combination of the others, on these groups."""
+    """Whether the first set is linearly independent of the others on these groups."""
     return len(vectors) > 0 and bool(np.linalg.matrix_rank(vectors) > np.linalg.matrix_rank(vectors[:, 1:]))
 
 
 def _unions(small: Sequence[int], people: Sequence[Digests], fewest: int) -> Iterator[list[int]]:
-    """Yield the groups that together have few patients."""
+    """Yield the unions of groups with few patients."""
     for size in range(1, len(small) + 1):
         for few in combinations(small, size):
             if len(np.unique(np.concatenate([people[one] for one in few]))) < fewest:

@@ -1,4 +1,4 @@
-"""What bounds a site's answer while it is computed: how few patients a batch may hold, and how long it may take."""
+"""Limits on the computation of a reply: fewest patients per batch, and longest time."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from edelweiss.datasets import SiteData
     from edelweiss.datasets.source import Ints
 
-DRAWS = 100  # batches that are drawn to see how many patients such hold
+DRAWS = 100  # batches drawn to estimate their number of patients
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of one answer, which the oracle enforces: it is the only way to a site's samples.
+    """The limits of one reply, enforced by the oracle, which alone gives access to a site's samples.
 
     Attributes
     ----------
@@ -63,10 +63,10 @@ class Limits:
         return cls(site.run, policy.fewest_in_update, policy.fewest_of_each_class, _whose(data), seconds, until)
 
     def require_patients(self, rows: Tensor, size: int) -> None:
-        """Check that a batch holds enough patients, drawn again or not.
+        """Check that batches of this size hold enough patients.
 
-        Where patients have several samples, one that does by luck only is refused as well: else a run would stop in
-        some later round.
+        If patients have several samples, a batch that does so only by chance is refused too; otherwise the run would
+        stop in a later round.
 
         Parameters
         ----------
@@ -78,7 +78,7 @@ class Limits:
         Raises
         ------
         RefusedError
-            When it holds fewer. How many there are is not said.
+            If it holds fewer; the text does not say how many.
         """
         places = rows.flatten().cpu().numpy()
         held = len(np.unique(places if self.whose is None else self.whose[places]))
@@ -90,12 +90,12 @@ class Limits:
         else:
             what, higher = "could", "raise it, as patients have several samples here"
         raise RefusedError(
-            f"{self._key(size)}: a gradient {what} be over a batch of fewer than {self.fewest} patients, and this site "
-            f"sends nothing that is computed from one (fewest-in-update): {higher}"
+            f"{self._key(size)}: a gradient {what} be computed from fewer than {self.fewest} patients, which this site "
+            f"does not allow (fewest-in-update): {higher}"
         )
 
     def _surely(self, size: int) -> bool:
-        """Whether batches of so many samples hold enough patients, five standard deviations from their mean."""
+        """Whether batches of this size hold enough patients even five standard deviations below the mean."""
         assert self.whose is not None, "else samples are patients"
         if size not in self._known:
             random, count = np.random.default_rng(0), len(self.whose)
@@ -105,7 +105,7 @@ class Limits:
         return self._known[size]
 
     def require_of_each_class(self, labels: Tensor) -> None:
-        """Check that sums over the classes of a batch are of enough samples each, or of none.
+        """Check that sums over each class of a batch have enough samples or none.
 
         Raises
         ------
@@ -129,12 +129,12 @@ class Limits:
         """
         if time.monotonic() > self.until:
             raise RefusedError(
-                f"its answer took longer than {self.seconds:g} s, and this site computes no longer for one message "
-                "(most-seconds): lower local-steps, or what else makes a round long"
+                f"its reply took longer than {self.seconds:g} s, this site's limit for one message (most-seconds): "
+                "lower local-steps, or shorten rounds otherwise"
             )
 
     def _key(self, size: int) -> str:
-        """Return which key of the run says the size of a batch, and its value."""
+        """Return the run's key that determines the batch size, and its value."""
         strategy = self.run.strategy
         own = [f.name for f in fields(strategy) if "batch" in f.name and getattr(strategy, f.name) == size]
         if size == self.run.batch_size or not own:
@@ -143,7 +143,7 @@ class Limits:
 
 
 def _whose(data: SiteData) -> Ints | None:
-    """Return whose each training sample is, where a column says so."""
+    """Return the patient of each training sample, if there is a patient column."""
     if not data.by_patient:
         return None
     assert data.patient_ids is not None, "a hospital's own data say whose each row is"

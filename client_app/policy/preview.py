@@ -1,4 +1,4 @@
-"""What the operator is shown of a run before it begins: what would be computed here, and sent."""
+"""The preview of a run for the operator: what would be computed here and sent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def shown(site: OpenSite, data: SiteData | None) -> dict[str, str]:
-    """Return what the operator is shown of a run."""
+    """Return the preview of a run, line by line."""
     run, strategy, problem = site.run, site.run.strategy, PROBLEMS[site.run.problem]
     lines = {
         "computes": f"{run.algorithm} on {run.problem}, {run.rounds} rounds" + f", {run.model}" * problem.needs_data,
@@ -32,7 +32,7 @@ def shown(site: OpenSite, data: SiteData | None) -> dict[str, str]:
     told = ", ".join(f"{name} = {count}" for name, count in counts.items() if count is not None)
     told += f"; counts of {len(facts.class_counts)} classes" * bool(facts.class_counts)
     if facts.label_counts:
-        told += "; for each label of how many samples it is known, and positive"
+        told += "; for each label, the numbers of known and positive samples"
         each = zip(run.several, facts.label_positives, facts.label_counts, strict=True)
         lines["labels"] = ", ".join(f"{name} {p:,} of {n:,}" if n else f"no {name}" for name, p, n in each)
     lines["label"] = "as the study says" if site.node.study else site.node.label or run.label
@@ -42,8 +42,8 @@ def shown(site: OpenSite, data: SiteData | None) -> dict[str, str]:
     lines["evaluates"] = no_evaluation(data, site.policy) or reports + groups
     if site.gives_evidence:
         more = "the AUROC and its variance"
-        more += "; of a second model histograms, too, and how much the two differ" * bool(run.compare_with)
-        lines["for evidence.json"] = more if site.exact else "nothing more of scores; subgroups that the study names"
+        more += "; histograms of a second model, and the difference of the two" * bool(run.compare_with)
+        lines["for evidence.json"] = more if site.exact else "no more scores; subgroups that the study names"
     if facts.notes:
         lines["does otherwise"] = "; ".join(facts.notes)
     return lines

@@ -1,4 +1,4 @@
-"""What a site remembers for its own rules, in its state folder: a secret, the runs, and whom it has told sums of."""
+"""The records of a site's policy in its state folder: a secret, the runs, and the sets of patients reported on."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ DAY = 24 * 3600.0
 DECISIONS = ("approved", "refused")
 
 Rows = tuple[Digests, Digests]
-"""Of a set of rows: whose each is, and all that it says."""
+"""A set of rows: the patient and the content of each."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:
-    """What a site knows of one run.
+    """The record of one run at a site.
 
     Attributes
     ----------
@@ -110,12 +110,12 @@ class Records:
         self.folder = self.state / "policy" / site.replace("/", "_")
 
     def key(self, seed: str) -> str:
-        """Return the secret that decides who is held out: of the policy's seed, or one made here once.
+        """Return the secret that determines the held-out split: from the policy's seed, or generated here once.
 
         Raises
         ------
         ConfigError
-            When the one that was made is damaged.
+            If the generated one is damaged.
         """
         if seed:
             return hashlib.sha256(seed.encode()).hexdigest()
@@ -124,14 +124,14 @@ class Records:
             raise ConfigError(
                 "state-dir",
                 [
-                    "policy/secret in it is gone, by which was decided who is held out: bring it back, or the seed "
-                    "that your rules had. To hold out others, and forget whom was told of, remove policy/told as well"
+                    "policy/secret in it is gone, which determined the held-out split: restore it, or the seed of your "
+                    "policy. To hold out others and reset the record of reported patients, remove policy/told as well"
                 ],
             )
         if not file.exists():
             self._write(file, secrets.token_hex(32).encode(), once=True)
         if not re.fullmatch(rb"[0-9a-f]{64}", key := file.read_bytes()):
-            raise self._damaged(file, "others are held out")
+            raise self._damaged(file, "the held-out split changes")
         return key.decode()
 
     # ------------------------------------------------------------------ runs
@@ -150,7 +150,7 @@ class Records:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError):
-            raise self._damaged(file, "the site knows nothing of this run, and asks you again") from None
+            raise self._damaged(file, "the site does not know this run and asks you again") from None
         file = self._decision(record)
         try:
             decision = file.read_text(encoding="ascii")
@@ -163,27 +163,27 @@ class Records:
         return replace(record, decision=decision)
 
     def begun_as(self, key: str) -> RunRecord | None:
-        """Return what is known of a run that is answered, or was turned away, by its key; what it did last."""
+        """Return the latest record of an admitted or refused run by its key."""
         known = [record for record in self.runs() if record.key == key and (record.open or record.turned_away)]
         return max(known, key=lambda record: (record.turned_away, record.rounds), default=None)
 
     def note(self, record: RunRecord) -> None:
-        """Write what is known of a run."""
+        """Write the record of a run."""
         self._write(self.folder / "runs" / f"{record.run}.json", json.dumps(asdict(record), indent=1).encode())
 
     def decide(self, record: RunRecord, decision: str) -> None:
-        """Write the operator's decision; the site may note the run's progress meanwhile, and does not overwrite it."""
+        """Write the operator's decision, in a file of its own that the site's records do not overwrite."""
         self._write(self._decision(record), decision.encode())
 
     def forget_decision(self, number: int) -> None:
-        """Remove what was decided of a run of which nothing else is known."""
+        """Remove the decision about a run without a record."""
         (self.folder / "runs" / f"{number}.decision").unlink(missing_ok=True)
 
     def _decision(self, record: RunRecord) -> Path:
         return self.folder / "runs" / f"{record.run}.decision"
 
     def take_over(self, record: RunRecord) -> None:
-        """Note that no other run goes on with the key of this one."""
+        """Mark other runs with this one's key as superseded."""
         for other in self.runs():
             if record.key and other.key == record.key and other.run != record.run and not other.over:
                 self.note(replace(other, over=True))
@@ -194,7 +194,7 @@ class Records:
         return sorted((record for record in found if record), key=lambda record: record.began)
 
     def today(self) -> int:
-        """Return how many runs on the site's own data began within 24 hours, those refused not counted."""
+        """Count the runs on the site's own data that began within 24 hours, without refused ones."""
         since = time.time() - DAY
         counted = [record for record in self.runs() if record.data and record.began > since and not record.turned_away]
         return len({(record.key or record.run, record.began) for record in counted})  # once, if it was stopped
@@ -202,24 +202,24 @@ class Records:
     # ------------------------------------------------------------------ whom sums were told of
 
     def too_near(self, kind: str, rows: Rows, fewest: int, key: str) -> bool:
-        """Whether a set differs by too few patients from one that was told of before, or from several together.
+        """Whether a set differs by too few patients from an earlier one, or from a combination of several.
 
         Parameters
         ----------
         kind : str
             Of set: sums of other kinds cannot be compared.
         rows : tuple of ndarray
-            Both of shape (n,): whose each row is, and all that it says.
+            Shape (n,) each: patient and content of each row.
         fewest : int
-            Differences below this are too few.
+            Smaller differences are too few.
         key : str
-            The site's secret: what is kept of a row can be made from the row by nobody else.
+            The site's secret, which keys the hashes of rows.
         """
         before = [self._read(file) for file in sorted((self.folder / "told").glob(f"{kind}-*.npy"))]
         return isolates(np.stack([keyed(part, key) for part in rows]), before, fewest)
 
     def tell(self, kind: str, rows: Rows, key: str) -> None:
-        """Remember a set that is told of; the same one leaves one file."""
+        """Record a set that replies are about; an identical set shares its file."""
         told = np.stack([keyed(part, key) for part in rows])
         told = told[:, np.lexsort(told)]
         name = f"{kind}-{hashlib.sha256(told.tobytes()).hexdigest()[:16]}.npy"
@@ -231,16 +231,16 @@ class Records:
             told: Digests = np.load(file)
             if told.ndim == 2 and len(told) == 2 and told.dtype == np.uint64:
                 return told
-        raise self._damaged(file, "the site forgets that it told of these patients")
+        raise self._damaged(file, "the site forgets that it reported on these patients")
 
     def _damaged(self, file: Path, loss: str) -> ConfigError:
-        """Say that a file cannot be used, by its place in the state folder, and what is lost without it."""
+        """Return the error for a damaged file of the state folder, with what is lost without it."""
         name = file.relative_to(self.state)
-        return ConfigError("state-dir", [f"{name} in it is damaged: bring it back from a copy; without it {loss}"])
+        return ConfigError("state-dir", [f"{name} in it is damaged: restore it from a backup; without it {loss}"])
 
     @staticmethod
     def _write(file: Path, content: bytes, once: bool = False) -> None:
-        """Write a file as a whole, readable by its owner only; ``once``: unless somebody else was faster."""
+        """Write a file atomically, readable only by its owner; ``once``: unless another process was faster."""
         for folder in (file.parent.parent, file.parent):  # with `parents` alone the outer one would be open to others
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         draft = file.with_name(f".{file.name}.{os.getpid()}")

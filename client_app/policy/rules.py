@@ -1,4 +1,4 @@
-"""The table ``[policy]`` of the file that a site's operator writes."""
+"""The policy: the table ``[policy]`` of the operator's file."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ Fewest = Annotated[int, Field(ge=1, le=10**9)]
 
 
 class PolicyError(ConfigError):
-    """A policy that cannot be used: its site refuses everything until it can.
+    """An invalid policy, with which a site refuses everything.
 
     Attributes
     ----------
     public : str
-        What may leave the site, which is nothing of the file.
+        The message that may leave the site, which reveals nothing of the file.
     """
 
-    public = "the policy of this site cannot be used, so it answers nothing; its operator finds the reason in its log"
+    public = "this site's policy is invalid, so it refuses everything; its operator finds the reason in its log"
 
 
 def _fingerprint(text: str) -> str:
     """Check the fingerprint of a release."""
     if not re.fullmatch(r"[0-9a-f]{12}", text):
-        raise ValueError("must be the 12 hexadecimal digits that a site's log names as its version")
+        raise ValueError("must be the 12 hexadecimal digits that a site logs as its version")
     return text
 
 
@@ -58,7 +58,7 @@ def _two_or_more(count: int) -> int:
 
 
 class Policy(Keys):
-    """What a hospital allows. Keys are field names with dashes; all have defaults, and those protect."""
+    """What a hospital allows. Keys are field names with dashes; the defaults are protective."""
 
     algorithms: list[AlgorithmName] = Field([], description="the algorithms that a run may use; empty: all")
     problems: list[ProblemName] = Field([], description="the problems that it may solve; empty: all")
@@ -68,86 +68,80 @@ class Policy(Keys):
         description="a table of run-config keys, each with its lowest and highest value, such as `rounds = [1, 200]`",
     )
     releases: list[Annotated[str, AfterValidator(_fingerprint)]] = Field(
-        [], description="versions of the app that may run here; empty: the one that is installed"
+        [], description="versions of the app that may run here; empty: the installed one"
     )
     plug_ins: list[Annotated[str, AfterValidator(_plug_in)]] = Field(
         [],
         description="what a run may use that is installed here and no part of this app, each by name and hash, such as "
         "`mypackage:Proximal sha256:...`; doctor and the site's log have the lines to copy; empty: nothing",
     )
-    most_rounds: Count = Field(200, description="of a run on the site's own data; 0: any number")
-    runs_per_day: Count = Field(
-        10, description="how many runs on its own data may begin within 24 hours; 0: any number"
-    )
+    most_rounds: Count = Field(200, description="most rounds of a run on the site's own data; 0: no limit")
+    runs_per_day: Count = Field(10, description="most runs on its own data that may begin within 24 hours; 0: no limit")
     most_seconds: Count = Field(
-        3600, description="that computing one answer may take, from the arrival of its message; 0: any number"
+        3600, description="most seconds for computing one reply, from the arrival of its message; 0: no limit"
     )
     approve: Literal["always", "ask"] = Field(
         "always", description="ask: a run waits until `edelweiss-site approve RUN`"
     )
     fewest_training: Fewest = Field(
         20,
-        description="patients to train on; with fewer the site does not take part, and "
-        "it sends no sums of a feature that fewer samples have",
+        description="least training patients; with fewer the site does not take part, and it sends no sums of a "
+        "feature with fewer values",
     )
     fewest_in_update: Fewest = Field(
         10,
-        description="patients in each batch that a gradient is computed from; if a "
-        "batch has fewer, the site sends no answer",
+        description="least patients in each batch of a gradient; with fewer the site sends no reply",
     )
     fewest_held_out: Fewest = Field(
         10,
-        description="patients held out; with fewer the site sends no evaluation, and "
-        "tells this number instead of theirs",
+        description="least held-out patients; with fewer the site sends no evaluation and reports this number instead "
+        "of the true one",
     )
     fewest_of_each_class: Fewest = Field(
         5,
-        description="samples of a class that there is; with fewer the site tells "
-        "this number, no counts per class, and among the held-out ones no "
-        "evaluation; others it tells in groups of that many (small-cell "
-        "suppression)",
+        description="small-cell suppression: with fewer samples of a class the site reports this number, no counts per "
+        "class, and, if held out, no evaluation; evaluations are coarsened to groups of this size",
     )
     patient: str = Field(
         "",
-        description="the column that says whose a row is, which is then no feature; empty: rows "
-        "are told apart by their values, images by their paths",
+        description="the column with the patient ids, which is then not a feature; empty: rows are identified by their "
+        "values, images by their paths",
     )
     compare_patients: str = Field(
         "",
-        description="a text that all sites of a study share: then a hash with it of each "
-        "patient is told before a run, and the coordinator warns of sites that have some in "
-        "common. Whoever knows the text can try names. Empty: nothing is told",
+        description="a secret text shared by all sites of a study: each reports keyed hashes of its patients before a "
+        "run, and the coordinator warns about shared patients; anyone with the text can test names. Empty: no hashes",
     )
     seed: str = Field(
         "",
-        description="any text: whom the site holds out follows from it; empty: from a random secret "
-        "that the site makes once, in its state-dir",
+        description="any text, which determines the held-out split; empty: a random secret, generated once in the "
+        "site's state-dir",
     )
-    holdout_share: Share = Field(0.2, description="the share of patients held out, whatever a run's holdout-share says")
+    holdout_share: Share = Field(0.2, description="share of patients held out, regardless of a run's holdout-share")
     folds: Annotated[Count, AfterValidator(_two_or_more)] = Field(
-        0, description="allows runs with this number of folds: a cross-validation over all patients; 0: none"
+        0, description="allow cross-validation over all patients with this number of folds; 0: none"
     )
     strict: bool = Field(
         False,
-        description="refuse, and do not only warn: another holdout-share of the run, a label "
-        "that it would choose, and what may be a mistake in the table",
+        description="refuse instead of warning: another holdout-share of the run, a label that the run chooses, and "
+        "likely mistakes in the table",
     )
 
     @classmethod
     def read(cls, path: str) -> Policy:
-        """Read the table ``[policy]`` of a TOML file; beside it may stand what `JoinConfig` reads, and nothing else.
+        """Read the table ``[policy]`` of a TOML file, which may otherwise hold only the keys of `JoinConfig`.
 
-        A rule that stands elsewhere, or in a table of another name, would else be no rule, and nobody would notice.
+        A rule elsewhere in the file is an error, because it would be ignored silently.
 
         Parameters
         ----------
         path : str
-            Of the file. Empty: there is none, and the defaults hold.
+            The file; empty: the defaults.
 
         Raises
         ------
         PolicyError
-            Listing everything that is wrong with it.
+            With all problems.
         """
         if not path:
             return _protective()
@@ -164,7 +158,7 @@ class Policy(Keys):
     def _parse(cls, table: dict[str, Any], beside: dict[str, Any], path: str) -> Policy:
         rules, known = cls.keys(), {"policy", *JoinConfig.keys()}
         wrong = [
-            f"{key}: it is a rule, and stands outside the table [policy]: move it below that line"
+            f"{key}: it is a rule outside the table [policy]: move it below that line"
             if key in rules
             else unknown("key", key, known)
             for key in beside
@@ -185,7 +179,7 @@ class Policy(Keys):
         return self.approve == "ask"
 
     def objections(self, run: RunConfig) -> Iterator[str]:
-        """Yield what this site does not allow of a run, each with what it does."""
+        """Yield the policy's objections to a run, each with what is allowed."""
         own = PROBLEMS[run.problem].needs_data
         for key, value, allowed in (
             ("algorithm", run.algorithm, self.algorithms),
@@ -196,7 +190,7 @@ class Policy(Keys):
             if allowed and value not in allowed and not outside:
                 yield f"{key} = {value!r}: this site allows {', '.join(map(repr, sorted(allowed)))}"
         if self.releases and release() not in self.releases:
-            yield f"version {release()} of the app is none of the releases that this site allows"
+            yield f"version {release()} of the app is not one of the releases that this site allows"
         for key, (low, high) in self.ranges.items():
             number = value_of(run, key)
             if number is not None and not low <= number <= high:
@@ -206,19 +200,19 @@ class Policy(Keys):
                 yield f"rounds = {run.rounds}: this site allows at most {self.most_rounds} in a run (most-rounds)"
             if run.folds not in (0, self.folds):
                 other = f"folds = {self.folds}" if self.folds else "no cross-validation (folds = 0)"
-                yield f"folds = {run.folds}: who is held out is this site's decision, and it allows {other}"
+                yield f"folds = {run.folds}: the held-out split is this site's decision, and it allows {other}"
             if self.strict and not run.folds and run.holdout_share != self.holdout_share:
                 yield f"holdout-share = {run.holdout_share:g}: this site allows {self.holdout_share:g}"
 
 
 @cache
 def _protective() -> Policy:
-    """Return what holds where a hospital has no rules of its own: all defaults."""
+    """Return the policy of a hospital without one: all defaults."""
     return Policy.model_validate({})
 
 
 def value_of(run: RunConfig, key: str) -> float | None:
-    """Return the number that a run-config key has in a run, with its default; None where it plays no part."""
+    """Return the number of a run-config key in a run, or its default; None if it does not apply."""
     table, _, name = key.rpartition(".")
     if not table and key not in SHARED:
         return float(getattr(run, name.replace("-", "_")))
@@ -230,13 +224,13 @@ def value_of(run: RunConfig, key: str) -> float | None:
 
 
 def _wrong_ranges(ranges: dict[str, Any]) -> Iterator[str]:
-    """Yield what is wrong with the table of ranges."""
+    """Yield the problems of the table of ranges."""
     numbers = {key: f.default for key, f in RunConfig.keys().items()} | {key: f.default for key, f in SHARED.items()}
     numbers |= {f"{name}.{key}": f.default for name, options in tables().items() for key, f in options.items()}
     known = [key for key, default in numbers.items() if type(default) in (int, float)]
     for key, value in ranges.items():
         if key not in known:
-            yield f"ranges.{key}: no number of a run-config is called so.{hint(key, known)} They are in pyproject.toml"
+            yield f"ranges.{key}: not a number of the run-config.{hint(key, known)} They are in pyproject.toml"
         elif not (
             isinstance(value, list)
             and len(value) == 2

@@ -1,4 +1,4 @@
-"""Subgroups of the held-out patients, by the columns that the study names: each by itself, never two together."""
+"""Subgroups of the held-out patients by the study's columns, one column at a time."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from edelweiss.datasets.source import Mask
     from edelweiss.evidence.sums import Floats, Ints
 
-STEP = 0.25  # to which a design effect is rounded up where groups of patients are told only
-DIGITS = 3  # of an AUROC and of a standard deviation that are told of groups of patients
+STEP = 0.25  # design effects are rounded up to multiples of this if scores are coarsened
+DIGITS = 3  # digits of AUROCs and standard deviations if scores are coarsened
 
 
 def subgroups(site: OpenSite, which: Mask, scores: Floats, labels: Floats, patients: Ints | None) -> list[Group]:
-    """Return the subgroups that a site tells of; ``which`` held-out samples the others are about.
+    """Return the subgroups that a site reports; ``which`` selects the held-out samples of the other arguments.
 
-    Of a hospital that tells of groups of patients only, a column is left out as soon as one of its subgroups has few
-    patients, or few of a class: what is told of the others would say the rest of it.
+    If scores are coarsened, a column with a small subgroup, or few of a class in one, is omitted, since the other
+    subgroups would reveal it.
     """
     config, data = site.data_config, site.data()
     if data is None or config.study is None:
@@ -66,29 +66,28 @@ def subgroups(site: OpenSite, which: Mask, scores: Floats, labels: Floats, patie
 
 
 def _hits(scores: Floats, labels: Floats, at: float) -> tuple[int, int]:
-    """Return how many positives have this score or more, and how many negatives have less."""
+    """Count the positives with at least this score, and the negatives with less."""
     return int(labels[scores >= at].sum()), int((1 - labels[scores < at]).sum())
 
 
 def _enough(labels: Floats, policy: Policy) -> bool:
-    """Whether nothing that is told of these patients is about few."""
+    """Whether there are enough of these patients in each class."""
     classes = (int(labels.sum()), int((1 - labels).sum()))
     return len(labels) >= policy.fewest_held_out and not any(few(n, policy.fewest_of_each_class) for n in classes)
 
 
 def largest(patients: Ints) -> float:
-    """Return the largest design effect that there can be, rounded up to a multiple of `STEP`.
+    """Return the upper bound of the design effect, rounded up to a multiple of `STEP`.
 
-    It depends on no score, so no model that a coordinator makes up can read a patient from it.
+    It is independent of the scores, so a malicious model cannot extract a patient from it.
     """
     return float(STEP * np.ceil(largest_effect(patients) / STEP - 1e-9))
 
 
 def _coarse(column: str, name: str, scores: Floats, labels: Floats, at: float, fewest: int, design: float) -> Group:
-    """Return a subgroup: of each class the largest multiple of ``fewest``, and an AUROC from merged histograms.
+    """Return a coarsened subgroup: class counts rounded down to multiples of ``fewest``, AUROC of merged histograms.
 
-    Those that the threshold tells right are a multiple, too, the nearest. All variances are ``design`` times as large
-    as they would be if each patient had one sample.
+    Correct predictions are rounded to the nearest multiple. All variances are scaled by ``design``.
     """
     positives, negatives = (merged(Histogram.of(scores[labels == label]), fewest) for label in (1, 0))
     told = from_counts([Counts.of_histograms(positives, negatives)])

@@ -1,4 +1,4 @@
-"""What a site tells of few patients: less."""
+"""Small-cell suppression in the facts that a site reports."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 def few(count: float, fewest: int) -> bool:
-    """Whether a count is one of a small group. A group of nobody is none."""
+    """Whether a count is small but not 0."""
     return 0 < count < fewest
 
 
 def patients(data: SiteData, samples: Samples) -> int:
-    """Return of how many patients samples are; where no column says whose a row is, each is another's."""
+    """Count the patients of samples; without a patient column, each sample is a patient."""
     if not data.by_patient:
         return len(samples)
     assert data.patient_ids is not None, "a hospital's own data say whose each row is"
@@ -36,14 +36,14 @@ def few_of_a_class(counts: Sequence[int], policy: Policy) -> bool:
 
 
 def counts_by_class(labels: Tensor, classes: int) -> list[int]:
-    """Return how many samples there are of each class; of several labels those of all, where they are known."""
+    """Count the samples of each class; for several labels, all known values."""
     if labels.ndim > 1:
         return [int((own == kind).sum()) for own in labels.T for kind in range(classes)]
     return labels.bincount(minlength=classes).tolist()
 
 
 def hidden_labels(data: SiteData, policy: Policy) -> tuple[int, ...]:
-    """Return which of several labels are not evaluated: of few held-out samples, or few of one of their classes."""
+    """Return the labels that are not evaluated because a class, or all held-out samples, are few."""
     if data.held_out.labels.ndim == 1:
         return ()
     known = [own[own >= 0] for own in data.held_out.targets().T]
@@ -55,23 +55,23 @@ def hidden_labels(data: SiteData, policy: Policy) -> tuple[int, ...]:
 
 
 def no_evaluation(data: SiteData, policy: Policy) -> str:
-    """Return why a site sends no evaluation, in words; empty when it does, or has nobody to evaluate on."""
+    """Return why a site suppresses its evaluation; empty if it does not, or has no held-out patients."""
     if few(patients(data, data.held_out), policy.fewest_held_out):
         return f"no evaluation: fewer than {policy.fewest_held_out} patients are held out here"
     labels = data.held_out.targets()
     if labels.ndim > 1:
         hides_all = len(labels) > 0 and len(hidden_labels(data, policy)) == labels.shape[1]
-        return "no evaluation: of each label too few samples are held out here" if hides_all else ""
+        return "no evaluation: too few held-out samples of each label here" if hides_all else ""
     if few_of_a_class(counts_by_class(labels, data.classes), policy):
-        return f"no evaluation: of a class fewer than {policy.fewest_of_each_class} samples are held out here"
+        return f"no evaluation: fewer than {policy.fewest_of_each_class} held-out samples of a class here"
     return ""
 
 
 def protected(facts: Facts, data: SiteData, policy: Policy) -> Facts:
-    """Return what a site tells before a run, with less of what few patients have.
+    """Return a site's facts with small cells suppressed.
 
-    A count of few is told as the fewest that is told exactly; counts per class are left out when one of them is small;
-    the sums of a feature that few have are left out, as if nobody had it. The notes say so.
+    A small count is replaced by the smallest exact one; counts per class are omitted if one is small; the sums of a
+    feature that few patients have are omitted, as if none had it. Notes say so.
     """
     notes = [text] if (text := no_evaluation(data, policy)) else []
     changes: dict[str, object] = {}
@@ -108,16 +108,14 @@ def protected(facts: Facts, data: SiteData, policy: Policy) -> Facts:
 
 
 def _few_told(known: int, positives: int, fewest: int) -> tuple[int, int]:
-    """Return of how many samples a label is known and of how many it is positive, neither class of few."""
+    """Return the known and positive samples of a label, raised so that neither class is small."""
     classes = (known - positives, positives)
     negatives, positives = (fewest if few(count, fewest) else count for count in classes)
     return negatives + positives, positives
 
 
 def otherwise(run: RunConfig, policy: Policy) -> tuple[str, ...]:
-    """Return what a site does otherwise than a run asks, where it does not refuse; in words."""
+    """Return where a site's policy overrides a run without refusing it, in words."""
     if run.folds or run.holdout_share == policy.holdout_share:
         return ()
-    return (
-        f"holdout-share = {policy.holdout_share:g}, not {run.holdout_share:g}: who is held out is this site's decision",
-    )
+    return (f"holdout-share = {policy.holdout_share:g}, not {run.holdout_share:g}: the split is this site's decision",)

@@ -122,7 +122,7 @@ def test_two_models_are_compared_once(tmp_path: Path) -> None:
         merged = asked_first(grid)
         assert record(of_two(grid, merged=merged)) == record(of_two(grid, merged=merged))
         more = changed(changed(merged, 0, 1), 2, 1)
-        assert "over here, or was asked for otherwise" in refused(of_two(grid, merged=more))
+        assert "over here, or was requested differently" in refused(of_two(grid, merged=more))
         assert "over here, or was asked for otherwise" in refused(of_two(grid))
 
 

@@ -201,7 +201,7 @@ def test_the_state_of_another_algorithm_or_model_is_refused_named_and_left_as_it
             assert path.name in text
             assert f"{key} = {other!r}" in text
             assert f"{key} = {MINE[key]!r}" in text
-            assert "untouched" in text
+            assert "unchanged" in text
         assert str(path) in str(caught.value)
         assert str(tmp_path) not in caught.value.public
     assert before == (file.read_bytes(), theirs.model_path.read_bytes())

@@ -67,7 +67,7 @@ def test_everything_wrong_with_a_policy_is_told_at_once(tmp_path: Path) -> None:
     [
         ("[Policy]\nstrict = true", "Did you mean 'policy'?"),
         ("[polcy]\nstrict = true\n[policy]\nmost-rounds = 5", "unknown key 'polcy'. Did you mean 'policy'?"),
-        ("strict = true", "strict: it is a rule, and stands outside the table [policy]"),
+        ("strict = true", "strict: it is a rule outside the table [policy]"),
         ("site = 'a'\nranges.seed = [1, 2]\n[policy]", "ranges: it is a rule"),
         ("[audit]\n[policy]", "unknown key 'audit'"),
         ("[join]\n[policy]", "unknown key 'join'"),
@@ -101,7 +101,7 @@ def test_a_site_without_a_readable_policy_refuses_everything(tmp_path: Path, tex
         Path(str(hospital.node["policy"])).write_text(text)
     with hospital.run() as grid:
         for said in (str(told(grid)), train(grid), train(grid, "evaluate")):
-            assert said.startswith("the policy of this site cannot be used")
+            assert said.startswith("this site's policy is invalid")
             assert str(tmp_path) not in said
     assert [path.name for path in hospital.state.glob("[!a]*")] == [], "besides the audit log"
 
@@ -148,7 +148,7 @@ REFUSED = [
     ({"ranges": {"batch-size": [32, 64]}}, {}, "batch-size = 16: this site allows 32 to 64"),
     ({"ranges": {"local-steps": [5, 9]}}, {}, "local-steps = 3: this site allows 5 to 9"),
     ({"ranges": {"codasca.lr": [0, 0.01]}}, {}, "codasca.lr = 0.1: this site allows 0 to 0.01"),
-    ({"releases": ["0123456789ab"]}, {}, "is none of the releases"),
+    ({"releases": ["0123456789ab"]}, {}, "is not one of the releases"),
     ({"strict": True}, {"holdout_share": 0.3}, "holdout-share = 0.3: this site allows 0.2"),
     ({}, {"folds": 4}, "it allows no cross-validation"),
 ]
@@ -228,7 +228,7 @@ def test_what_was_asked_first_is_what_a_run_may_ask(tmp_path: Path) -> None:
         assert "round = 3: " in train(grid, round=3)
         own = grid.contexts[0].run_config
         grid.contexts[0].run_config = {**own, "batch-size": 1}
-        assert "the run-config is another than when the run began" in train(grid)
+        assert "the run-config has changed since the run began" in train(grid)
         grid.contexts[0].run_config = own
         assert train(grid) in ("", "no evaluation")
 
@@ -240,7 +240,7 @@ def test_too_few_to_train(tmp_path: Path) -> None:
     hospital = Hospital(tmp_path, *table(19, seed=0), holdout_share=0.0)
     with hospital.run() as grid:
         for said in (str(told(grid)), train(grid), train(grid, "evaluate")):
-            assert "fewer than 20 patients to train on" in said
+            assert "fewer than 20 training patients" in said
             assert "19" not in said
     assert isinstance(Hospital(tmp_path / "b", *table(20, seed=0), holdout_share=0.0).described(), Facts)
 
@@ -256,7 +256,7 @@ def test_a_few_held_out_are_not_evaluated(tmp_path: Path) -> None:
     rare = Hospital(tmp_path / "rare", *table(120, seed=0, positives=12), seed="b")
     facts = rare.described()
     assert isinstance(facts, Facts)
-    assert "no evaluation: of a class fewer than 5 samples are held out here" in facts.notes
+    assert "no evaluation: fewer than 5 held-out samples of a class here" in facts.notes
     with rare.run() as grid:
         assert train(grid) == "no evaluation"
     many = Hospital(tmp_path / "many", *table(200, seed=0), seed="a")
@@ -298,7 +298,7 @@ def test_sums_of_a_feature_that_few_have_are_left_out(tmp_path: Path) -> None:
 def test_sums_over_a_class_need_patients(tmp_path: Path) -> None:
     features, labels = table(60, seed=0, positives=3)
     hospital = Hospital(tmp_path, features, labels, holdout_share=0.0)
-    assert "algorithm = 'coda' sends sums over the samples of each class" in str(hospital.described(algorithm="coda"))
+    assert "algorithm = 'coda' sends sums over each class" in str(hospital.described(algorithm="coda"))
     assert isinstance(hospital.described(algorithm="coda-plus"), Facts)
 
 
@@ -406,7 +406,7 @@ def test_a_run_that_was_not_approved_learns_nothing_by_being_corrected(
     with caplog.at_level(logging.ERROR, "edelweiss"), hospital.run() as grid:
         answer = grid.ask("train", 0, question(grid.config, **wrong))
     said = str(answer.content.config_records["error"]["message"])
-    assert said == "a bad message, of a run that has not begun here (the site's own log says more)"
+    assert said == "a bad message of a run that has not begun here (see the site's own log)"
     assert f"{next(iter(wrong))} = " in caplog.text, "its operator can see it"
 
 

@@ -145,7 +145,7 @@ def test_another_label_column_leaves_the_patients_as_they_are(tmp_path: Path) ->
 
 def test_folds_are_those_that_the_operator_allows(tmp_path: Path) -> None:
     hospital = Hospital(tmp_path, *patients(), folds=5)
-    assert "folds = 4: who is held out is this site's decision, and it allows folds = 5" in str(
+    assert "folds = 4: the held-out split is this site's decision, and it allows folds = 5" in str(
         hospital.described(folds=4)
     )
     folds = [hospital.described(folds=5, fold=fold) for fold in range(5)]
@@ -298,7 +298,7 @@ def test_a_damaged_file_is_named_and_stays(
         path.write_bytes(content)
         of_a_run = file.startswith("runs")
         for said in ([told(grid)] if of_a_run else []) + [hospital.described()]:
-            assert f"policy/{path.parent.name}/{path.name} in it is damaged: bring it back" in str(said)
+            assert f"policy/{path.parent.name}/{path.name} in it is damaged: restore it" in str(said)
             assert str(tmp_path) not in str(said)
     assert path.read_bytes() == content
     if of_a_run:

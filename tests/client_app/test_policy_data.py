@@ -26,7 +26,7 @@ def test_data_that_change_within_a_run_end_it_here(tmp_path: Path) -> None:
         assert isinstance(told(grid), Facts)
         write_table(hospital.data, features[::-1], labels[::-1])  # the same patients in another order
         for kind in ("train", "evaluate"):
-            assert "its data have changed since the run began" in train(grid, kind)
+            assert "its data or the held-out split have changed" in train(grid, kind)
         write_table(hospital.data, features, labels)
         assert "changed" not in train(grid)
 
@@ -38,10 +38,10 @@ def test_rules_that_change_within_a_run_hold_from_the_next_message_on(tmp_path: 
         assert isinstance(told(grid), Facts)
         for change in ({"holdout_share": 0.3}, {"seed": "another"}):
             site_toml(tmp_path, **change)
-            assert "who of them is held out" in str(told(grid))
+            assert "held-out split have changed" in str(told(grid))
             assert "who of them is held out" in train(grid)
         site_toml(tmp_path, fewest_training=399)
-        assert "fewer than 399 patients to train on" in train(grid)
+        assert "fewer than 399 training patients" in train(grid)
         site_toml(tmp_path)
         assert not train(grid)
 

@@ -58,7 +58,7 @@ def test_of_two_runs_with_one_key_the_later_one_goes_on(hospital: Hospital) -> N
     with hospital.run() as first, hospital.run() as second:
         assert isinstance(begun(first), Facts)
         assert isinstance(begun(second), Facts)
-        assert "goes on as another run" in train(first, run=KEY)
+        assert "resumed under another number" in train(first, run=KEY)
         assert not train(second, run=KEY)
         assert "goes on as another run" in train(first, "evaluate", run=KEY)
 

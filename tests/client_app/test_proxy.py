@@ -90,8 +90,8 @@ def test_a_proxy_is_used_where_grpc_uses_it(monkeypatch: pytest.MonkeyPatch, var
         (b"HTTP/1.1 407 Proxy Authentication Required", "wants a name and a password"),
         (b"HTTP/1.1 403 Forbidden", "answers 403: it does not let this machine through to {address}; ask"),
         (b"HTTP/1.1 502 Bad Gateway", "answers 502: it does not let this machine through to {address}, or does not"),
-        (b"SSH-2.0-OpenSSH", "is no HTTP proxy"),
-        (b"", "nobody listens at the proxy"),
+        (b"SSH-2.0-OpenSSH", "is not an HTTP proxy"),
+        (b"", "nothing listens at the proxy"),
     ],
     ids=["login", "forbidden", "beyond", "other", "dead"],
 )

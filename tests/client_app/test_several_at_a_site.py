@@ -68,7 +68,7 @@ def test_what_a_site_keeps_scores_each_label(
         assert TrainedModel.read(kept).lacking == (LABELS[2],) * lacks
         [record] = Records(str(node["state-dir"])).runs()
         assert ("no p.v 1/2" in record.shown["labels"]) == (node["site"] != "beta")
-        assert "for each label of how many samples it is known" in record.shown["sends once"]
+        assert "for each label, the numbers of known and positive" in record.shown["sends once"]
 
 
 @pytest.mark.slow
