@@ -39,7 +39,7 @@ def test_rules_that_change_within_a_run_hold_from_the_next_message_on(tmp_path: 
         for change in ({"holdout_share": 0.3}, {"seed": "another"}):
             site_toml(tmp_path, **change)
             assert "held-out split have changed" in str(told(grid))
-            assert "who of them is held out" in train(grid)
+            assert "held-out split have changed" in train(grid)
         site_toml(tmp_path, fewest_training=399)
         assert "fewer than 399 training patients" in train(grid)
         site_toml(tmp_path)
@@ -56,7 +56,7 @@ def test_what_holds_for_a_whole_run_stays(tmp_path: Path, other: dict[str, Any])
         assert isinstance(told(grid), Facts)
         assert not train(grid)
         for kind in ("train", "evaluate"):
-            assert "is other than before" in train(grid, kind, **other)
+            assert "has changed since the run began" in train(grid, kind, **other)
         assert not train(grid, round=2, committed=1)
     with hospital.run() as grid:
         assert not train(grid, **other)
@@ -69,12 +69,12 @@ def test_a_round_asks_about_one_model(tmp_path: Path) -> None:
         assert isinstance(told(grid), Facts)
         assert not train(grid)
         assert not train(grid), "asked again, because the answer was lost"
-        assert "was asked for otherwise" in train(grid, model=torch.ones(FEATURES + 3))
+        assert "was requested differently" in train(grid, model=torch.ones(FEATURES + 3))
         assert not train(grid, round=2)
         assert "round 1 is over here" in train(grid)
         assert not train(grid, "evaluate", round=2)
         assert not train(grid, "evaluate", round=2)
-        assert "was asked for otherwise" in train(grid, "evaluate", round=2, model=torch.ones(FEATURES + 3))
+        assert "was requested differently" in train(grid, "evaluate", round=2, model=torch.ones(FEATURES + 3))
         assert "round 2 is over here" in train(grid, round=2)
 
 
@@ -86,7 +86,7 @@ def test_a_run_that_goes_on_after_a_stop_needs_the_same_data(tmp_path: Path) -> 
         train(grid)
     write_table(hospital.data, features[::-1], labels[::-1])
     with hospital.run() as grid:
-        assert "its data have changed since the run began" in train(grid)
+        assert "its data or the held-out split have changed" in train(grid)
         assert "changed" not in train(grid, run="another")
 
 

@@ -60,7 +60,7 @@ def test_of_two_runs_with_one_key_the_later_one_goes_on(hospital: Hospital) -> N
         assert isinstance(begun(second), Facts)
         assert "resumed under another number" in train(first, run=KEY)
         assert not train(second, run=KEY)
-        assert "goes on as another run" in train(first, "evaluate", run=KEY)
+        assert "resumed under another number" in train(first, "evaluate", run=KEY)
 
 
 def test_a_refusal_holds_that_comes_while_a_message_is_at_hand(
@@ -149,12 +149,12 @@ def test_another_run_cannot_take_the_key_of_a_run(tmp_path: Path) -> None:
         assert not train(grid, run=KEY)
     for kind in ("train", "evaluate"):
         with hospital.run(batch_size=32) as grid:  # of the same algorithm, problem and model
-            assert "which had another run-config" in str(begun(grid))
-            assert "which had another run-config" in train(grid, kind, run=KEY)
+            assert "with another run-config" in str(begun(grid))
+            assert "with another run-config" in train(grid, kind, run=KEY)
             assert not train(grid, run="another")
     with hospital.run() as grid:
         assert isinstance(begun(grid, "a-third"), Facts)
-        assert "is other than before" in train(grid, run=KEY)
+        assert "has changed since the run began" in train(grid, run=KEY)
     with hospital.run() as grid:
         assert not train(grid, run=KEY), "without the first question, too"
 
