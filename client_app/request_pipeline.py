@@ -20,6 +20,7 @@ from edelweiss.common import shown
 from edelweiss.config import MISTAKES
 from edelweiss.config.plug_ins import not_known, packages_of
 from edelweiss.federation.messages import Outgoing
+from edelweiss.federation.wire import reply
 
 T = TypeVar("T")
 
@@ -107,7 +108,7 @@ def _steps(kind: str, message: Message, context: Context) -> Steps[Message]:
         if audit:
             audit.broken(message, text)
         raise SiteError(text) from None
-    return Message(outgoing.content, reply_to=message)
+    return reply(outgoing.content, message)
 
 
 def _admitted(kind: str, incoming: Incoming, context: Context) -> tuple[OpenSite, Request | None]:
