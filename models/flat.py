@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from edelweiss.models.errors import ModelError
 from edelweiss.models.layout import Layout, join, views
@@ -90,7 +91,7 @@ class FlatNetwork(Layout):
         """
         outputs: Tensor
         try:
-            with nullcontext() if self._stream is None else self._stream.active(self.module.training):
+            with self.drawing():
                 outputs = self.module(inputs)
         except ValueError as error:
             if "more than 1 value per channel" not in str(error):
@@ -98,6 +99,22 @@ class FlatNetwork(Layout):
             text = "batch norm needs more in training: raise batch-size, or choose a model without batch norm"
             raise ModelError(f"a batch of {len(inputs)}: {text}", key="batch-size", value=len(inputs)) from None
         return outputs
+
+    def functional(self, x: Tensor, inputs: Tensor) -> Tensor:
+        """Compute the module's outputs with the parameters x, differentiable by x and fit for ``vmap``.
+
+        x has shape (d,), d at least ``size``; nothing is bound. Random layers draw inside `drawing` only.
+        """
+        parameters = {
+            name: x[span].view(parameter.shape)
+            for (name, span), parameter in zip(self.spans.items(), self._parameters, strict=True)
+        }
+        outputs: Tensor = functional_call(self.module, parameters, (inputs,))
+        return outputs
+
+    def drawing(self) -> AbstractContextManager[object]:
+        """Return a context in which random layers draw from the network's own stream, see `reseed`."""
+        return nullcontext() if self._stream is None else self._stream.active(self.module.training)
 
     def gradient(self, loss: Tensor, extra: Sequence[Tensor] = ()) -> tuple[Tensor, ...]:
         """Differentiate a loss with respect to the parameters and other tensors.

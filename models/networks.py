@@ -19,7 +19,7 @@ from edelweiss.models.dropout import Dropout
 from edelweiss.models.errors import ModelError
 from edelweiss.models.layout import statistics
 from edelweiss.models.shapes import SMALLEST_IMAGE, Shape, image
-from edelweiss.models.torchvision import densenet, efficientnet, resnet
+from edelweiss.models.torchvision import densenet, densenet_gn, efficientnet, resnet, resnet_gn
 
 Builder = Callable[[str, Shape, int, int], nn.Module]
 """Builds a network: its name, the shape of an input, outputs, hidden."""
@@ -186,6 +186,11 @@ _BUILT_IN: dict[str, Builder] = {
     "resnet50": resnet,
     "densenet121": densenet,  # Huang et al. 2017
     "densenet161": densenet,
+    # Wu & He 2018: with group norm a sample's outputs do not depend on the others of its batch.
+    "resnet18-gn": resnet_gn,
+    "resnet50-gn": resnet_gn,
+    "densenet121-gn": densenet_gn,
+    "densenet161-gn": densenet_gn,
     "efficientnet-b0": efficientnet,  # Tan & Le 2019: dropout and stochastic depth
 }
 

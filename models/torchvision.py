@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
 
@@ -9,6 +11,8 @@ from torch import nn
 
 from edelweiss.models.shapes import SMALLEST_IMAGE, Shape, image
 
+GROUP_NORM = "-gn"  # ends the names of networks with group norm
+GROUPS = 32
 _SMALL_IMAGE = 64  # pixels; a stem that divides the sides by four would leave too few of these
 
 STEMS = {
@@ -53,6 +57,16 @@ def _network(
     return network
 
 
+def _with_group_norm(build: Callable[..., nn.Module], name: str, *size: Any) -> nn.Module:
+    """A network with group norm (Wu & He, ECCV 2018) in place of batch norm, which mixes the samples of a batch."""
+    network = build(name.removesuffix(GROUP_NORM), *size)
+    for place, layer in [*network.named_modules()]:
+        if isinstance(layer, nn.BatchNorm2d):
+            network.set_submodule(place, nn.GroupNorm(math.gcd(GROUPS, layer.num_features), layer.num_features))
+    return network
+
+
 resnet = partial(_network, pool="maxpool", fan="fan_out")
 densenet = partial(_network, pool="features.pool0", fan="fan_in")
 efficientnet = partial(_network, fan="fan_out", smallest=17)  # 16 pixels leave only 1 x 1
+resnet_gn, densenet_gn = partial(_with_group_norm, resnet), partial(_with_group_norm, densenet)

@@ -48,6 +48,7 @@ class Auprc(NetworkProblem):
     reports = ("auprc", "auroc")
     papers = (papers.SOAP, papers.FCSG)
     sampler = "fixed-positives"
+    mixes_patients = "each positive is ranked against all other patients, so a patient is in every term"
 
     margin: float = Field(1.0, gt=0, description="s: how far a positive should rank above others, in units of h")
 

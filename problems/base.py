@@ -98,6 +98,9 @@ class Problem(HasOptions, ABC):
         Whether it supports several binary labels; it then optimises the mean of their objectives.
     sampler : str
         The default sampler, a name in ``datasets.SAMPLERS``, or ``"auto"``: fixed-positives where these are rare.
+    mixes_patients : str
+        Why the gradient of a batch is no sum over patients, each with a part of its own; empty: it is. Without such
+        parts there is no differential privacy.
     dual_scalars : tuple of str
         Names of the entries of y in a model's file, if they have any.
     terms : int
@@ -122,6 +125,7 @@ class Problem(HasOptions, ABC):
     same_everywhere: ClassVar[bool] = False
     multiclass: ClassVar[bool] = False
     several: ClassVar[bool] = False
+    mixes_patients: ClassVar[str] = ""
     sampler: ClassVar[str] = "uniform"
     dual_scalars: ClassVar[tuple[str, ...]] = ()
     terms: ClassVar[int] = 1

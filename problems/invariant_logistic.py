@@ -50,6 +50,7 @@ class InvariantLogistic(Problem):
     reports = ("accuracy",)
     papers = (papers.FCSG,)
     needs_data = False
+    mixes_patients = "it has no data, so there are no patients"
     same_everywhere = True
 
     inner_samples: int = Field(10, ge=1, description="m: views of each of the batch-size outer samples")

@@ -60,6 +60,7 @@ class Maml(NetworkProblem, InnerFunction):
     reports = ("accuracy",)
     papers = (papers.MAML, papers.FCSG)
     multiclass = True
+    mixes_patients = "a task adapts to some patients and is judged on others, and a patient is in many tasks"
 
     ways: int = Field(5, ge=2, le=10**5, description="N: classes of a task")
     shots: int = Field(1, ge=1, description="K: samples of each class to adapt to")

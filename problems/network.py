@@ -156,6 +156,26 @@ class NetworkProblem(Problem, Layers):
         """Return the loss that an evaluation reports: the objective."""
         return self.objective(logits, labels, scalars, y)
 
+    def patient_part(self, outputs: Tensor, labels: Tensor, scalars: Tensor, y: Tensor) -> Tensor:
+        """Return the part of the objective that depends on a sample, given as a batch of one; see `public_part`.
+
+        With several labels it is the mean over all of them, unknown ones counting 0: a label counts by how many know
+        it.
+        """
+        if self.labels:
+            labels, weights = (labels == 1).to(self.dtype), (labels >= 0).to(self.dtype)
+        else:
+            labels, weights = self.cast_labels(labels), torch.ones_like(labels, dtype=self.dtype)
+        with_it, without = (self.loss(outputs, labels, scalars, y, each) for each in (weights, 0 * weights))
+        return (with_it - without).mean()
+
+    def public_part(self, scalars: Tensor, y: Tensor) -> Tensor:
+        """Return the part of the objective that no sample plays a part in: the loss at weight 0."""
+        outputs = self.squeeze_outputs(scalars.new_zeros(1, self.width))
+        labels = torch.zeros(outputs.shape if self.labels else (1,), dtype=torch.int64, device=outputs.device)
+        cast = labels.to(self.dtype) if self.labels else self.cast_labels(labels)
+        return self.loss(outputs, cast, scalars, y, torch.zeros_like(cast, dtype=self.dtype)).mean()
+
     def initial(self) -> Arrays:
         """Return the network's initialisation, zeros for the scalars, and the initial y."""
         zeros = torch.zeros(len(self.scalars) * self.scalar_size, device=self.device, dtype=self.dtype)

@@ -51,6 +51,7 @@ class PartialAuc(NetworkProblem):
     reports = ("partial-auroc", "auroc", "auprc")
     papers = (papers.SOPA,)
     sampler = "fixed-positives"
+    mixes_patients = "each positive is ranked against all negatives, so a patient is in every term"
 
     margin: float = Field(1.0, gt=0, description="m: how far a positive should rank above a negative, in units of h")
     # Outside this range ℓ/λ, or the loss, loses all precision in float32.

@@ -50,6 +50,7 @@ class Saddle(Problem, ClosedFormDual):
     reports = ("distance-x", "distance-y")
     papers = (papers.ADAFGDA, papers.FEDNEST)
     needs_data = False
+    mixes_patients = "it has no data, so there are no patients"
 
     dimension: int = Field(20, ge=1, description="d")
     heterogeneity: float = Field(1.0, ge=0, description="s: how much the sites differ")

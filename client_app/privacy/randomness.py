@@ -1,0 +1,81 @@
+"""Random numbers that follow from a secret and the whole question, so that nobody outside the site can repeat them.
+
+The coordinator knows the run's seed: with samples that follow from it, an attacker subtracts what is known. So whom a
+batch holds, and the noise, come from a key that depends on a secret of the site and on everything that the answer
+depends on. The same question has the same answer; another one has independent noise, so that no two answers can be
+subtracted. AES-256 in counter mode expands the key: PyTorch's generators use 32 bits of a seed, which can be searched.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from edelweiss.problems import Arrays
+
+KEY = 32  # bytes
+_WORDS = 624  # of the Mersenne Twister's state
+_STATE = slice(24, 24 + 8 * _WORDS)  # of a CPU generator's: seed, two ints and a place come first
+
+
+def derived(secret: bytes, purpose: str, parts: Iterable[bytes] = ()) -> bytes:
+    """Return the key of a purpose and its parts: HMAC-SHA256, every part with its length."""
+    mac = hmac.new(secret, digestmod=hashlib.sha256)
+    for part in (purpose.encode(), *parts):
+        mac.update(len(part).to_bytes(8, "little"))
+        mac.update(part)
+    return mac.digest()
+
+
+def digest_of(arrays: Arrays) -> bytes:
+    """Return a hash of named vectors: names, types, shapes and values."""
+    found = hashlib.sha256()
+    for name, vector in sorted(arrays.items()):
+        values = vector.detach().cpu().contiguous().numpy()
+        found.update(repr((name, values.dtype.str, values.shape)).encode())
+        found.update(values.tobytes())
+    return found.digest()
+
+
+class KeyedStream:
+    """An endless stream of random numbers from a key of 32 bytes."""
+
+    def __init__(self, key: bytes) -> None:
+        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+        self._key = key
+        self._keystream = Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor()
+
+    def words(self, count: int) -> NDArray[np.uint64]:
+        """Return uniform numbers of 64 bits, shape (count,)."""
+        return np.frombuffer(self._keystream.update(bytes(8 * count)), "<u8")
+
+    def uniform(self, count: int) -> Tensor:
+        """Return multiples of 2^-53 in [0, 1), float64, shape (count,)."""
+        return torch.from_numpy((self.words(count) >> np.uint64(11)) * 2.0**-53)
+
+    def normal(self, count: int) -> Tensor:
+        """Return standard normal numbers, float64, shape (count,), by Box and Muller."""
+        pairs = (count + 1) // 2
+        radius = self.uniform(pairs).add_(2.0**-53).log_().mul_(-2).sqrt_()
+        angle = self.uniform(pairs).mul_(2 * math.pi)
+        return torch.cat([radius * angle.cos(), radius * angle.sin()])[:count]
+
+    def generator(self, purpose: str) -> torch.Generator:
+        """Return a generator of PyTorch, on the CPU, all of whose state follows from the key and a purpose."""
+        stream = KeyedStream(derived(self._key, purpose))
+        generator = torch.Generator().manual_seed(int(stream.words(1)[0]) >> 1)
+        state = generator.get_state().numpy()
+        state[_STATE] = (stream.words(_WORDS) & np.uint64(0xFFFFFFFF)).view(np.uint8)
+        return generator.set_state(torch.from_numpy(state))
