@@ -37,18 +37,12 @@ HOLDS, FAILS, IN_PART, UNSHOWN = "holds", "does not hold", "in part", "not shown
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """What a paper says, in our words, and the study that can show it.
+    """What a paper says, in our words, and the study that can show it."""
 
-    Attributes
-    ----------
-    paper, text : str
-        Its short name; the claim, with where it stands.
-    study, metric : str
-        Of `STUDIES`, and a heading of its CSV.
-    """
-
+    # paper, text: its short name; the claim, with where it stands
     paper: str
     text: str
+    # study, metric: of `STUDIES`, and a heading of its CSV
     study: str
     metric: str
 
@@ -79,25 +73,14 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True)
 class Order(Claim):
-    """One kind of run is better than others: shown by differences of runs that agree in all the rest.
+    """One kind of run is better than others: shown by differences of runs that agree in all the rest."""
 
-    Attributes
-    ----------
-    better : Where
-        What distinguishes it.
-    worse : tuple of Where
-        What distinguishes each of the others, by the same columns.
-    only, without : Where
-        To which lines the claim is confined, and of which it says nothing.
-    lower : bool
-        Whether a smaller metric is the better one.
-    """
-
-    better: Where
-    worse: tuple[Where, ...]
+    better: Where  # what distinguishes it
+    worse: tuple[Where, ...]  # what distinguishes each of the others, by the same columns
+    # only, without: to which lines the claim is confined, and of which it says nothing
     only: Where = field(default_factory=dict)
     without: Where = field(default_factory=dict)
-    lower: bool = False
+    lower: bool = False  # whether a smaller metric is the better one
 
     def verdict(self, lines: Sequence[Line]) -> tuple[str, str, str] | None:
         """Compare in each cell: ahead or behind where Student's t, corrected by Holm for the claim's cells, says so."""
@@ -138,19 +121,12 @@ class Order(Claim):
 
 @dataclass(frozen=True, kw_only=True)
 class Reach(Claim):
-    """One method bears larger values of a key than another before its metric falls.
+    """One method bears larger values of a key than another before its metric falls."""
 
-    Attributes
-    ----------
-    better, worse : str
-        Methods.
-    key : str
-        Of the study's ``compare``, its last; how far it may fall is the study's ``within``.
-    """
-
+    # better, worse: methods
     better: str
     worse: str
-    key: str
+    key: str  # of the study's `compare`, its last; how far it may fall is the study's `within`
 
     def verdict(self, lines: Sequence[Line]) -> tuple[str, str, str] | None:
         """Compare the largest values in each choice of the other keys."""

@@ -58,24 +58,12 @@ HEADS = ("experiment", "network", "d", "gradients", "ms each", "MB of a site and
 
 @dataclass(frozen=True)
 class Work:
-    """What a run-config asks of all devices together.
+    """What a run-config asks of all devices together."""
 
-    Attributes
-    ----------
-    d : int
-        Parameters.
-    gradients : float
-        That all sites take in the run, by the algorithm's `info`.
-    busiest : float
-        Those of the device that has the most sites.
-    bytes : float
-        To a site and back, in a round in the middle of a stage.
-    """
-
-    d: int
-    gradients: float
-    busiest: float
-    bytes: float
+    d: int  # parameters
+    gradients: float  # that all sites take in the run, by the algorithm's `info`
+    busiest: float  # those of the device that has the most sites
+    bytes: float  # to a site and back, in a round in the middle of a stage
 
     @classmethod
     def of(cls, config: RunConfig, problem: Problem, start: Arrays, devices: int) -> Work:

@@ -140,27 +140,15 @@ TABLES = (
 
 @dataclass
 class Tried:
-    """What came of a table.
+    """What came of a table."""
 
-    Attributes
-    ----------
-    rows, features : int
-        How many.
-    share : float
-        Of positives.
-    as_it_is : str
-        The first objection to the table without a study file; empty for none.
-    needed : list of str
-        What had to be said of it.
-    found : list of (float, float)
-        AUROC of the run, and of scikit-learn, on the same rows: dealt, and as three folders.
-    """
-
+    # rows, features: how many
     rows: int
     features: int = 0
-    share: float = 0.0
-    as_it_is: str = ""
-    needed: list[str] = field(default_factory=list)
+    share: float = 0.0  # of positives
+    as_it_is: str = ""  # the first objection to the table without a study file; empty for none
+    needed: list[str] = field(default_factory=list)  # what had to be said of it
+    # AUROC of the run, and of scikit-learn, on the same rows: dealt, and as three folders
     found: list[tuple[float, float]] = field(default_factory=list)
 
 

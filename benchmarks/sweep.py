@@ -25,15 +25,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sweep(jobs.Sweep[Study]):
-    """A study at one size, and where its runs lie. What it says of its setting no longer holds with changed keys.
+    """A study at one size, and where its runs lie. What it says of its setting no longer holds with changed keys."""
 
-    Attributes
-    ----------
-    full : bool
-        The paper's own size and the whole grid, or what two cores can do.
-    """
-
-    full: bool = False
+    full: bool = False  # the paper's own size and the whole grid, or what two cores can do
 
     @property
     def name(self) -> str:

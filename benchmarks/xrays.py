@@ -41,32 +41,18 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Hospital:
-    """What a source is like.
+    """What a source is like."""
 
-    Attributes
-    ----------
-    images : int
-        Of the source; Table 6.
-    positive : tuple of float
-        Share of positives, by label; Table 6. 0: the source lacks the label.
-    per_patient : int
-        Images of a patient, on average.
-    brightness, contrast : int
-        What grey levels are moved by, and multiplied with, in percent.
-    uncertain : tuple of float
-        By label, the share that is uncertain: of the positives where the preset counts an uncertain label as one, else
-        of the negatives. One in two of these images shows the finding.
-    blank : float
-        Share of the negatives whose label is blank: not mentioned in the report.
-    """
-
-    images: int
-    positive: tuple[float, ...]
-    per_patient: int
+    images: int  # of the source; Table 6
+    positive: tuple[float, ...]  # share of positives, by label; Table 6. 0: the source lacks the label
+    per_patient: int  # images of a patient, on average
+    # brightness, contrast: what grey levels are moved by, and multiplied with, in percent
     brightness: int
     contrast: int
+    # by label, the share that is uncertain: of the positives where the preset counts an uncertain label as one, else of
+    # the negatives. One in two of these images shows the finding
     uncertain: tuple[float, ...] = (0.0,) * len(LABELS)
-    blank: float = 0.0
+    blank: float = 0.0  # share of the negatives whose label is blank: not mentioned in the report
 
 
 _REPORTS = (0.04, 0.2, 0.15, 0.5, 0.08)  # by CheXpert's own table of its labels, roughly
@@ -83,24 +69,12 @@ HOSPITALS = {  # in the order of Table 4
 
 @dataclass(frozen=True, eq=False)
 class Images:
-    """The images of a hospital, with what is in them and what is said of it.
+    """The images of a hospital, with what is in them and what is said of it."""
 
-    Attributes
-    ----------
-    pixels : ndarray
-        Shape (n, SIDE, SIDE).
-    seen : ndarray
-        Shape (n, 5): which findings are drawn.
-    labels : ndarray
-        Shape (n, 5), of texts: 1, 0, -1 or empty.
-    patient : ndarray
-        Shape (n,).
-    """
-
-    pixels: Bytes
-    seen: Mask
-    labels: NDArray[np.str_]
-    patient: Ints
+    pixels: Bytes  # shape (n, SIDE, SIDE)
+    seen: Mask  # shape (n, 5): which findings are drawn
+    labels: NDArray[np.str_]  # shape (n, 5), of texts: 1, 0, -1 or empty
+    patient: Ints  # shape (n,)
 
 
 def generate(name: str, seed: int = 0, share: float = SHARE, images: int = 0, certain: bool = False) -> Images:

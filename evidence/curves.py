@@ -56,7 +56,7 @@ def _thinned(curve: dict[str, Floats]) -> dict[str, Floats]:
 
 
 def average_precision(positives: Floats, negatives: Floats) -> Floats:
-    """Compute average precision of counts, (..., bins): the precision at each bin, weighted by the recall it adds."""
+    """Compute average precision, (..., bins) to (...): precision by the recall a bin adds; NaN without positives."""
     tp, fp = above(positives, negatives)
     with np.errstate(invalid="ignore", divide="ignore"):
         precision = np.where(tp + fp > 0, tp / (tp + fp), 0.0)

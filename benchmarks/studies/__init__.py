@@ -6,9 +6,10 @@ leaves it out. Each file has the studies of one paper, but ``order`` those that 
 """
 
 from benchmarks.studies import adafgda, chest, codasca, deprl, deprl_scaling, fcsg, fmgda, heart, order
-from benchmarks.studies.study import REPO, Between, Method, Settings, Study, Value, drawn, method
-
-__all__ = ["REPO", "STUDIES", "Between", "Method", "Settings", "Study", "Value", "drawn", "method"]
+from benchmarks.studies.study import REPO, Method, Study, method
+from edelweiss.common import Value
+from edelweiss.lab.compare.runs import Settings
+from edelweiss.lab.sweep.study import Between, drawn
 
 _PAPERS = (adafgda, fmgda, codasca, chest, fcsg, deprl, deprl_scaling, heart, order)
 STUDIES: dict[str, Study] = {study.name: study for paper in _PAPERS for study in paper.STUDIES}

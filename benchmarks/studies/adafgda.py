@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from benchmarks.studies.study import CODA, REPO, STEPS, Method, Study, Value, method
+from benchmarks.studies.study import CODA, REPO, STEPS, Method, Study, method
+from edelweiss.common import Value
 
 SMALL_STEPS = (0.0003, 0.001, 0.003, 0.01, 0.03)  # AdaFGDA divides by √a + ρ
 _CUBE_ROOT = "cube-root"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from benchmarks.studies.deprl_tables import CIFAR10, FASHION_MNIST, ByMix
-from benchmarks.studies.study import REPO, Method, Settings, Study, Value
+from benchmarks.studies.study import REPO, Method, Settings, Study
+from edelweiss.common import Value
 
 _MIXES = {"concentration": (0.1, 0.3, 0.5)}
 _PERSONAL = {

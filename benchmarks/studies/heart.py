@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from benchmarks.studies.deprl import PLAIN, personal
-from benchmarks.studies.study import REPO, Study, Value, method
+from benchmarks.studies.study import REPO, Study, method
+from edelweiss.common import Value
 
 _HOSPITALS = {
     "sites.cleveland.auroc": "Cleveland",

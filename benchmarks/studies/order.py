@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from benchmarks.studies.study import REPO, Between, Method, Ranges, Settings, Study
+from benchmarks.studies.study import REPO, Method, Settings, Study
+from edelweiss.lab.sweep.study import Between, Ranges
 
 _SHARED: Ranges = {
     "batch-size": (32, 64, 128),

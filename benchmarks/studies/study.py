@@ -6,25 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from edelweiss.common import Value
 from edelweiss.lab.compare.runs import Settings
 from edelweiss.lab.sweep import study
-from edelweiss.lab.sweep.study import Between, Ranges, drawn
-
-__all__ = [
-    "CODA",
-    "FCSG",
-    "REPO",
-    "STEPS",
-    "Between",
-    "Method",
-    "Ranges",
-    "Settings",
-    "Study",
-    "Value",
-    "drawn",
-    "method",
-]
 
 REPO = Path(__file__).resolve().parents[2]
 CODA = ("coda", "coda-plus", "codasca")
@@ -53,64 +36,38 @@ def method(
 
 @dataclass(frozen=True, kw_only=True)
 class Study(study.Study):
-    """One published experiment.
+    """One published experiment."""
 
-    Attributes
-    ----------
-    name, title : str
-        Of the command and the files; of the page and the picture.
-    experiment : Path
-        The run-config that all runs share.
-    report : dict
-        Metrics of a run's last round: path in a line of metrics.jsonl → heading. The first is compared at equal cost.
-        Each combination of what the study compares has its own table, or its own rows where there are several keys.
-    reduced : Settings, size : str
-        What a default run changes, and that in words, which ``--full`` makes false.
-    note : str
-        What else one has to know of the setting to read the table. A key changed by hand may make it false.
-    reference : str
-        The method whose budget the others get in the columns at equal cost; empty: no such columns.
-    paper : dict, paper_note : str
-        Published numbers, by method and by heading, and by the value of the first key of ``compare`` where they depend
-        on it; where they are from and what was different.
-    picture : str
-        ``"curves"`` over rounds, ``"points"``, or ``"axis"``: the last value against the last key of ``compare``.
-    curves : tuple of str
-        The metrics to draw; empty: all.
-    target : float
-        If set, a column says in which round the first metric reached it.
-    versus : str
-        If set, a table of every other method's difference to this one in the first metric, paired by what is repeated.
-    versus_in : tuple of str
-        Headings of the metrics of that table; empty: the first.
-    within : float
-        If set, a table says up to which value of the last key of ``compare`` the first metric of a method stays within
-        this much of what it has at the first value.
-    generated : bool
-        Whether the command draws the data, see `benchmarks.xrays`; with ``--full`` it takes true ones.
-    first_stage : Path
-        If set, the run-config of a run whose model those of the study start from that name one in ``init-from``: one
-        for each seed.
-    first_reduced : Settings
-        What a default run changes of it.
-    """
-
+    # name, title: of the command and the files; of the page and the picture
     name: str
     title: str
-    experiment: Path
+    experiment: Path  # the run-config that all runs share
+    # metrics of a run's last round: path in a line of metrics.jsonl → heading. The first is compared at equal cost.
+    # Each combination of what the study compares has its own table, or its own rows where there are several keys
     report: Mapping[str, str]
+    # what a default run changes, and that in words, which `--full` makes false
     reduced: Settings = field(default_factory=dict)
     size: str = ""
+    # what else one has to know of the setting to read the table. A key changed by hand may make it false
     note: str = ""
-    reference: str = ""
+    reference: str = ""  # the method whose budget the others get in the columns at equal cost; empty: no such columns
+    # published numbers, by method and by heading, and by the value of the first key of `compare` where they depend on
+    # it; where they are from and what was different
     paper: Mapping[str, Mapping[str, float | Mapping[float, float]]] = field(default_factory=dict)
     paper_note: str = ""
+    # "curves" over rounds, "points", or "axis": the last value against the last key of `compare`
     picture: str = "curves"
-    curves: tuple[str, ...] = ()
-    target: float | None = None
+    curves: tuple[str, ...] = ()  # the metrics to draw; empty: all
+    target: float | None = None  # if set, a column says in which round the first metric reached it
+    # if set, a table of every other method's difference to this one in the first metric, paired by what is repeated
     versus: str = ""
-    versus_in: tuple[str, ...] = ()
+    versus_in: tuple[str, ...] = ()  # headings of the metrics of that table; empty: the first
+    # if set, a table says up to which value of the last key of `compare` the first metric of a method stays within
+    # this much of what it has at the first value
     within: float | None = None
+    # whether the command draws the data, see `benchmarks.xrays`; with `--full` it takes true ones
     generated: bool = False
+    # if set, the run-config of a run whose model those of the study start from that name one in `init-from`: one for
+    # each seed
     first_stage: Path | None = None
-    first_reduced: Settings = field(default_factory=dict)
+    first_reduced: Settings = field(default_factory=dict)  # what a default run changes of it
