@@ -58,7 +58,8 @@ class Content:
                     what = f"its {file} has version {shown(found)}; this release reads 1 to {latest}"
                     raise ValueError(f"{what}: {AGAIN}")
         except (OSError, ValueError) as error:
-            raise RunError(f"{str(name)!r}: {reason(error)}") from None
+            where = shown(str(name)) if isinstance(error, OSError) else repr(str(name))  # no path, or one to be found
+            raise RunError(f"{where}: {reason(error)}") from None
         return cls(folder, config, parts["status.json"], parts[about.FILE], records, parts[EVIDENCE] or None)
 
     @property
