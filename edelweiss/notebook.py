@@ -10,7 +10,7 @@ from edelweiss.problems.metrics import HEADLINE, METRICS, format_named
 from edelweiss.server_app.console import Progress
 
 if TYPE_CHECKING:
-    from edelweiss.server_app.report import Record
+    from edelweiss.server_app.recorder import Record
 
 
 class NotebookProgress(Progress):

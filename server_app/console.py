@@ -16,7 +16,7 @@ from edelweiss.problems.metrics import HEADLINE, METRICS, TIES, format_named, sh
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from edelweiss.server_app.report import Record
+    from edelweiss.server_app.recorder import Record
 
 COUNTED = {"examples": "train", "positives": "positive", "held-out": "held out"}
 OVER_SITES = {"mean": "mean over sites", "std": "spread", "worst-decile": "worst decile"}

@@ -37,7 +37,7 @@ from edelweiss.server_app.local import LocalGrid
 from edelweiss.server_app.memory_estimate import make_ready, remembered
 from edelweiss.server_app.model_file import ModelFile
 from edelweiss.server_app.preflight import LoadedModels, check
-from edelweiss.server_app.report import Report
+from edelweiss.server_app.recorder import Recorder
 from edelweiss.server_app.run_folder import RunFolder
 from edelweiss.server_app.run_state import RunState
 from edelweiss.server_app.trackers import Tracking
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from edelweiss.datasets import DataSummary, Facts
     from edelweiss.problems import Arrays, Problem
     from edelweiss.server_app.console import Progress
-    from edelweiss.server_app.report import Record
+    from edelweiss.server_app.recorder import Record
 
 
 @dataclass(frozen=True)
@@ -109,56 +109,56 @@ def _coordinate(
     given = check(config, simulated=isinstance(grid, LocalGrid))
     record = given.start.record if given.start else ""
     folder = RunFolder.again(config) if config.resume else RunFolder.new(config, record)
-    report = Report(config, progress, folder.path, Tracking(config, folder.path, progress.warn))
-    state = RunState(folder, report, grid)
+    recorder = Recorder(config, progress, folder.path, Tracking(config, folder.path, progress.warn))
+    state = RunState(folder, recorder, grid)
     if config.resume:
         try:
             state.read()
         except RunError as error:  # leave the folder unchanged
             folder.note("stopped", reason=str(error))
-            report.tracking.close()
+            recorder.tracking.close()
             folder.close()
             raise
     try:
-        arrays, sizes = _play(config, given, grid, report, state, started)
-        report.close()
+        arrays, sizes = _play(config, given, grid, recorder, state, started)
+        recorder.close()
         progress.close()
     except BaseException as error:  # includes Ctrl-C
         progress.close()
         with suppress(OSError, RunError):  # a full disk has been reported by now
-            report.close()
+            recorder.close()
             state.write()
             folder.note("stopped", reason=str(error) or "it was interrupted")
-        leave_report(config, report, write_report)
-        progress.say(f"stopped; results so far are in {report.folder}", "red")
+        leave_report(config, recorder, write_report)
+        progress.say(f"stopped; results so far are in {recorder.folder}", "red")
         if isinstance(error, KeyboardInterrupt | SystemExit):
-            progress.say(f"continue with --run-config 'resume=\"{report.folder}\"'")
+            progress.say(f"continue with --run-config 'resume=\"{recorder.folder}\"'")
         raise
     else:
         folder.note("complete")
         state.remove()
-        leave_report(config, report, write_report)
+        leave_report(config, recorder, write_report)
     finally:
-        report.tracking.close()
+        recorder.tracking.close()
         folder.close()
     personalised = config.strategy.personalised
-    progress.sites(report.records, sizes, personalised=personalised)
-    for line in in_words(report.evidence) if report.evidence else ():
+    progress.sites(recorder.records, sizes, personalised=personalised)
+    for line in in_words(recorder.evidence) if recorder.evidence else ():
         progress.say(line)
-    for line in inverted_rankings(report.evidence) if report.evidence else ():
+    for line in inverted_rankings(recorder.evidence) if recorder.evidence else ():
         progress.warn(line)
     if personalised or config.share_model:
         progress.say(where_models_are(grid, common=not personalised))
-    progress.say(f"{config.rounds} rounds in {time.monotonic() - started:.1f} s; results in {report.folder}", "green")
-    return Result(report.records, {name: vector.numpy().copy() for name, vector in arrays.items()}, report.folder)
+    progress.say(f"{config.rounds} rounds in {time.monotonic() - started:.1f} s; results in {recorder.folder}", "green")
+    return Result(recorder.records, {name: vector.numpy().copy() for name, vector in arrays.items()}, recorder.folder)
 
 
 def _play(
-    config: RunConfig, given: LoadedModels, grid: Grid, report: Report, state: RunState, started: float
+    config: RunConfig, given: LoadedModels, grid: Grid, recorder: Recorder, state: RunState, started: float
 ) -> tuple[Arrays, dict[str, Record]]:
     """Meet the sites, build the problem, run all rounds; return the final model and each site's facts by name."""
-    strategy, progress = config.strategy, report.progress
-    exchange, sites = meet(config, grid, report, state)
+    strategy, progress = config.strategy, recorder.progress
+    exchange, sites = meet(config, grid, recorder, state)
     # Read here only if a stopped run restarts from its beginning.
     begins = given.start or (None if state.last else InitModel.read(config))
     data_summary = agreed(config, begins, sites, state, progress)
@@ -173,26 +173,26 @@ def _play(
     state.note_start(sites, data_summary, start)
     states = remembered(config, problem, start) if isinstance(grid, LocalGrid) else 0
     state.require_room(len(start["x"]), states)
-    report.about(about.gathered(sites, data_summary, start, str(problem.device), judged_on(config, grid), warnings))
+    recorder.about(about.gathered(sites, data_summary, start, str(problem.device), judged_on(config, grid), warnings))
     if isinstance(grid, LocalGrid):
         make_ready(grid, problem, len(start["x"]), states, state)
     elif config.stack != 1:
         progress.say(f'stack = {config.stack} needs engine = "local": here each client trains by itself')
     model = ModelFile(
-        report.folder,
+        recorder.folder,
         problem,
         data_summary,
         model_schema,
         personalised=strategy.personalised,
         own_statistics=config.bn == "local",
     )
-    report.keep(model)
+    recorder.keep(model)
     words = summary(config, data_summary, list(sites), len(start["x"]))
     progress.say(f"{words}, started after {time.monotonic() - started:.1f} s")
     if text := returned(strategy):
         progress.say(text)
     told = to_record(data_summary)
-    test = common_test_set(config, problem, data_summary, report)
+    test = common_test_set(config, problem, data_summary, recorder)
     rounds = Rounds(
         algorithm=strategy,
         exchange=exchange,
@@ -200,11 +200,11 @@ def _play(
         count=config.rounds,
         train_config=told,
         evaluate_config=told,
-        evaluate=central_evaluation(config, problem, test, report),
+        evaluate=central_evaluation(config, problem, test, recorder),
         evaluate_every=config.evaluate_every,
         loss_bound=config.loss_bound,
         project=lambda y: problem.project(y.to(problem.device)).cpu(),
-        observer=report,
+        observer=recorder,
         head=problem.head if isinstance(problem, NetworkProblem) else None,
         checkpoints=state,
         problem=problem,
@@ -217,13 +217,13 @@ def _play(
     if strategy.personalised and strategy.exchanges:
         model.note_body(arrays["x"], start)
     if isinstance(problem, NetworkProblem):
-        report.evidence = evidence_of(config, problem, report.scores, arrays, other, test)
+        recorder.evidence = evidence_of(config, problem, recorder.scores, arrays, other, test)
     return arrays, {site.name: to_record(facts) for site, facts in sites.items()}
 
 
-def meet(config: RunConfig, grid: Grid, report: Report, state: RunState) -> tuple[Exchange, dict[Site, Facts]]:
+def meet(config: RunConfig, grid: Grid, recorder: Recorder, state: RunState) -> tuple[Exchange, dict[Site, Facts]]:
     """Wait for the sites and ask for their facts; return the exchange with the participating sites, and their facts."""
-    progress = report.progress
+    progress = recorder.progress
     exchange = Exchange(
         grid,
         config.round_timeout,
@@ -231,7 +231,7 @@ def meet(config: RunConfig, grid: Grid, report: Report, state: RunState) -> tupl
         config.min_replies,
         config.on_bad_update,
         progress.warn,
-        report.on_reply,
+        recorder.on_reply,
         f"Lower {config.strategy.step_sizes}",
         progress.say,
     )
@@ -256,16 +256,16 @@ def agreed(
     return given.standardising(data_summary) if given else data_summary
 
 
-def leave_report(config: RunConfig, report: Report, write_report: Callable[[Path], object] | None) -> None:
+def leave_report(config: RunConfig, recorder: Recorder, write_report: Callable[[Path], object] | None) -> None:
     """Write the report if the run asks for one; failure is only a warning."""
-    if not (write_report and config.report and report.records):
+    if not (write_report and config.report and recorder.records):
         return
     try:
-        write_report(report.folder)
+        write_report(recorder.folder)
     except (OSError, RunError) as error:
         said = reason(error) if isinstance(error, OSError) else error
-        report.progress.warn(
-            f"{report.folder}: the report cannot be written ({said}); the run's other results are complete"
+        recorder.progress.warn(
+            f"{recorder.folder}: the report cannot be written ({said}); the run's other results are complete"
         )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from edelweiss.datasets import DataError, fingerprints, load_test
 from edelweiss.problems import PROBLEMS
 from edelweiss.server_app.local import LocalGrid
-from edelweiss.server_app.report import plain
+from edelweiss.server_app.recorder import plain
 from edelweiss.strategies import ALGORITHMS
 
 if TYPE_CHECKING:
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from edelweiss.config import RunConfig
     from edelweiss.datasets import DataSummary, Samples
     from edelweiss.problems import Arrays, Problem
-    from edelweiss.server_app.report import Report
+    from edelweiss.server_app.recorder import Recorder
 
 
 def central_evaluation(
-    config: RunConfig, problem: Problem, test: Samples | None, report: Report
+    config: RunConfig, problem: Problem, test: Samples | None, recorder: Recorder
 ) -> Callable[[int, Arrays], dict[str, float] | None]:
     """Return the function that records a round's model and, if possible, evaluates it here.
 
@@ -41,7 +41,7 @@ def central_evaluation(
             if "buffers" in here:
                 problem.load_buffers(here["buffers"])
             metrics = plain(problem.metrics(here["x"], here.get("y"), test))
-        report.central(model, metrics, time.monotonic() - started)
+        recorder.central(model, metrics, time.monotonic() - started)
         return metrics or None
 
     return evaluate
@@ -57,7 +57,9 @@ def judged_on(config: RunConfig, grid: Grid) -> dict[str, str]:
         return {}
 
 
-def common_test_set(config: RunConfig, problem: Problem, data_summary: DataSummary, report: Report) -> Samples | None:
+def common_test_set(
+    config: RunConfig, problem: Problem, data_summary: DataSummary, recorder: Recorder
+) -> Samples | None:
     """Return the common test set; None if there is none, as with hospitals' folders."""
     wanted = PROBLEMS[config.problem].needs_data and config.central_test and config.dataset != "site"
     if not wanted or config.bn != "average" or ALGORITHMS[config.algorithm].personalised:
@@ -66,6 +68,6 @@ def common_test_set(config: RunConfig, problem: Problem, data_summary: DataSumma
     if test is None:
         return None
     if problem.multiclass and (text := problem.shortfall(test.targets().bincount().tolist())):
-        report.progress.warn(f"no evaluation on the common test set: it has {text}")
+        recorder.progress.warn(f"no evaluation on the common test set: it has {text}")
         return None
     return data_summary.standardised(test).to(problem.device)

@@ -1,6 +1,6 @@
-"""The local engine: a Flower Grid that calls the ClientApp directly, in this process or in a few of its own.
+"""The local engine: a Flower Grid that calls the ClientApp directly, in this process or in worker processes.
 
-What a site remembers is in files (`server_app.site_states`), so that any worker can serve any site.
+Sites' memories are in files (`server_app.site_states`), so that any worker can serve any site.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ if TYPE_CHECKING:
 
     from edelweiss.config import RunConfig
 
-# Seconds, as measured on a core of a server; they need be right to a factor of two only, see `processes_pay`.
-START = {"fork": 0.1, "spawn": 4.0}  # until all workers are there; a fresh process imports everything anew
-HAND_OVER = 2e-3  # what a message costs more when it goes to another process and back
-MESSAGE = 1e-3  # a site's work for a message, beside its steps
+# Seconds, measured on a server core; a factor of two is accurate enough for `processes_pay`.
+START = {"fork": 0.1, "spawn": 4.0}  # until all workers have started
+HAND_OVER = 2e-3  # overhead of a message to another process and back
+MESSAGE = 1e-3  # a site's work per message, besides its steps
 STEP = {False: 6e-5, True: 7e-4}  # a gradient in closed form, or of the smallest network
-RATE = 2e9  # of larger ones: parameters times samples in a second
+RATE = 2e9  # larger networks: parameters times samples per second
 
 
 def processes_pay(config: RunConfig, d: int, workers: int, method: str) -> bool:
-    """Whether this many worker processes are likely to end a run sooner than this process alone.
+    """Whether this many worker processes are likely to finish a run sooner than this process alone.
 
-    They are if the time that they save at the sites, by the parameters, samples and steps of the run, is longer than
-    they take to start. That is no matter of luck: the same run has the same workers, and the same bits with any number.
+    They are if the estimated time that they save exceeds their start. The decision is deterministic, and results are
+    the same with any number.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ def processes_pay(config: RunConfig, d: int, workers: int, method: str) -> bool:
 
 
 def expected_seconds(config: RunConfig, d: int, workers: int) -> float:
-    """Return about how long the sites of a run work in so many processes, in seconds; see `processes_pay`."""
+    """Estimate the seconds that a run's sites take in this many processes; see `processes_pay`."""
     strategy = config.strategy
     step = STEP[PROBLEMS[config.problem].needs_data] + d * config.batch_size / RATE
     site = MESSAGE + strategy.local_steps * step
@@ -82,27 +82,27 @@ class LocalGrid(Grid):
     Parameters
     ----------
     config : RunConfig
-        ``sites`` and ``workers``: 0 takes one per core, at most one per site, but one alone for a GPU and where more do
-        not pay (see `processes_pay`); 1 works in this process.
+        ``sites`` and ``workers``. 0: one worker per core, at most one per site; a single one on a GPU, or if more do
+        not pay (see `processes_pay`). 1: this process.
     run_id : int
-        Any number that no other run on this machine has.
+        A number that no other run on this machine has.
     fork : bool
-        Whether workers may be forks of this process, which start at once and share its data. Not where it has threads.
+        Whether workers may be forked, which is fast and shares data; not if this process has threads.
 
     Attributes
     ----------
     stack : int
-        How many clients are trained side by side at most; whoever knows the problem sets it.
+        Most clients trained together (vectorised); set once the problem is known.
     states : States
-        Where the sites write what they remember.
+        The sites' memories.
     """
 
     def __init__(self, config: RunConfig, run_id: int, *, fork: bool = True) -> None:
         self.config, self.run_id = config, run_id
         on_gpu = resolve_device(config.device).startswith("cuda")
         self.workers = min(config.workers or (1 if on_gpu else cores()), config.sites)
-        # A forked worker shares the data sets with this process. After CUDA or OpenMP threads have started it would
-        # hang, so then it is a fresh process that loads its own.
+        # A forked worker shares the data sets with this process, but hangs after CUDA or OpenMP threads have started;
+        # then workers are spawned and load their own.
         threaded = torch.cuda.is_available() or torch.get_num_threads() > 1
         fork = fork and "fork" in multiprocessing.get_all_start_methods() and not threaded
         self._method = "fork" if fork else "spawn"
@@ -112,7 +112,7 @@ class LocalGrid(Grid):
         self._pool: Pool | None = None
 
     def __enter__(self) -> LocalGrid:
-        """Make the folder for this run; workers start with the first message that needs them."""
+        """Create the run's folder; workers start with the first message that needs them."""
         forget_renamed(Registry.changes)
         given = state_dir(self.config)
         free = shutil.disk_usage("/dev/shm").free if os.access("/dev/shm", os.W_OK | os.X_OK) else 0
@@ -140,7 +140,7 @@ class LocalGrid(Grid):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End the workers and remove the folder. What a run that stopped left in its ``state-dir`` stays there."""
+        """End the workers and remove the folder, except a stopped run's ``state-dir``."""
         if self._pool:
             self._pool.close(patience=5 if error is None else 0.5)
         gc.unfreeze()
@@ -150,7 +150,7 @@ class LocalGrid(Grid):
     # ------------------------------------------------------------------ what sites remember
 
     def hold(self, size: int) -> int:
-        """Let the sites write what they remember where there is room for so many bytes, see `States.hold`."""
+        """Choose where to keep memories of this many bytes, see `States.hold`."""
         before = str(self.states.folder)
         held = self.states.hold(size)
         for context in self.contexts:
@@ -159,25 +159,25 @@ class LocalGrid(Grid):
         return held
 
     def store(self, run: str, server_round: int, file: Path) -> list[int] | None:
-        """Write what all sites remembered after a round into one file, see `States.store`."""
+        """Write all sites' memories after a round into one file, see `States.store`."""
         self._give_up()  # whoever is late works on the next round, or for nobody
         return self.states.store(run, server_round, file)
 
     def restore(self, run: str, file: Path, expected: list[int] | None) -> None:
-        """Give the sites back what `store` wrote, see `States.restore`."""
+        """Restore the memories that `store` wrote, see `States.restore`."""
         if expected:
             self.hold(expected[0])
         self.states.restore(run, file, expected)
 
     def prune(self, run: str, server_round: int) -> None:
-        """Forget what the sites of this round remembered before it, see `States.prune`."""
+        """Delete the memories of this round's sites from before it, see `States.prune`."""
         self.states.prune(run, server_round, self._asked)
         self._asked.clear()
 
     # ------------------------------------------------------------------ Flower's Grid
 
     def set_run(self, run: Run) -> None:
-        """Do nothing: a local grid belongs to one run."""
+        """Do nothing; a local grid belongs to one run."""
 
     @property
     def run(self) -> Run:
@@ -195,10 +195,7 @@ class LocalGrid(Grid):
         return range(1, self.config.sites + 1)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Queue messages; returns their identifiers.
-
-        A caller that pushes again has all answers, or no longer waits for those that are missing.
-        """
+        """Queue messages and return their identifiers; a new push gives up on earlier unanswered messages."""
         self._give_up()
         messages = list(messages)
         for message in messages:
@@ -206,7 +203,7 @@ class LocalGrid(Grid):
         trains = bool(messages) and messages[0].metadata.message_type != "query"
         if trains:
             self._trainings += 1
-            if self._trainings == 2:  # all modules are there: the garbage collector need not look at them again
+            if self._trainings == 2:  # all modules are loaded: exclude them from garbage collection
                 gc.freeze()
             told = [record_in(message.content, "config", ConfigRecord) for message in messages]
             self._asked |= {str(record.get("name", "")) for record in told}
@@ -219,10 +216,9 @@ class LocalGrid(Grid):
         return [message.metadata.message_id for message in messages]
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Return answers that are there, waiting up to a second for the first.
+        """Return available replies, waiting up to a second for the first.
 
-        Without workers sites do their work now, so many per call as train side by side: an answer is folded into a
-        mean before the next one exists.
+        Without workers the sites compute now, one stack per call, so that each reply can be aggregated before the next.
         """
         if self._queue:
             messages = take(self._queue, self.stack)
@@ -230,7 +226,7 @@ class LocalGrid(Grid):
         return self._pool.pull(timeout=1.0) if self._pool else []
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        """Push messages and return all answers."""
+        """Push messages and return all replies."""
         missing = set(self.push_messages(messages))
         answers: list[Message] = []
         while missing:
@@ -247,7 +243,7 @@ class LocalGrid(Grid):
     # ------------------------------------------------------------------ workers
 
     def _started(self, message: Message) -> Pool | None:
-        """Return a pool of workers if the run is to have one; decided by the first training message."""
+        """Return the pool of workers, if the run has one; decided by the first training message."""
         arrays = [array for record in records_in(message.content, ArrayRecord).values() for array in record.values()]
         d = max((math.prod(array.shape) for array in arrays), default=0)
         if not (self.config.workers or processes_pay(self.config, d, self.workers, self._method)):
@@ -258,7 +254,7 @@ class LocalGrid(Grid):
 
 @latest
 def forget_renamed(changes: int) -> None:
-    """Forget what was built by name, once after names have been given another meaning."""
+    """Clear caches by name after names have been redefined."""
     forget_all()
 
 

@@ -1,4 +1,4 @@
-"""What a run takes of this machine's memory, asked before its first round."""
+"""Estimates of a run's memory on this machine, and the choice of its stack, before the first round."""
 
 from __future__ import annotations
 
@@ -23,40 +23,40 @@ if TYPE_CHECKING:
     from edelweiss.server_app.local import LocalGrid
     from edelweiss.server_app.run_state import RunState
 
-COORDINATOR, WORKER = 3, 3  # vectors as long as x: the state, a mean, a message; a network, its gradient, an answer
-STACKED = 8  # the same for each client of a stack: its point, what it is sent and remembers, gradients, an answer
-FEWEST = 8  # but for fewer clients than this a stack does not pay
-MOST = {"cpu": 128, "cuda": 512}  # clients in a stack: with more of them a step costs each hardly less
-NUMBERS = 2**26  # of x in a stack
-BETWEEN = {"cpu": 2**22, "cuda": 2**28}  # numbers between two layers of a stack: a processor's caches hold no more
-MANY, LONG = 64, 10.0  # clients in a round, and seconds of a run: with fewer nobody need hear that a stack may pay
-PAYS = 0.8  # of the time for a gradient: who saves less trains one by one, also where the clock was a little off
+COORDINATOR, WORKER = 3, 3  # vectors as long as x: state, mean, message; network, gradient, reply
+STACKED = 8  # vectors as long as x per client of a stack: iterate, message, memory, gradients, reply
+FEWEST = 8  # least clients for which a stack pays
+MOST = {"cpu": 128, "cuda": 512}  # most clients in a stack; more save little
+NUMBERS = 2**26  # most entries of x in a stack
+BETWEEN = {"cpu": 2**22, "cuda": 2**28}  # most activations between two layers of a stack, limited by caches
+MANY, LONG = 64, 10.0  # least clients in a round, and seconds of a run, for advice on stacking
+PAYS = 0.8  # a stack must take at most this share of the time per gradient
 
 
 def make_ready(grid: LocalGrid, problem: Problem, d: int, states: int, state: RunState) -> None:
-    """Decide how a run on this machine uses it; its sites remember so many bytes. One that goes on keeps its stacks.
+    """Choose stack and place of memories (``states`` bytes) for a run on this machine; a resumed run keeps its stack.
 
     Raises
     ------
     RunError
-        When there is too little.
+        If memory is insufficient.
     """
-    config, progress = grid.config, state.report.progress
+    config, progress = grid.config, state.recorder.progress
     stack = state.stack or stack_of(config, problem, d, progress)
     held = grid.hold(states)
     fits = require_memory(config, d, grid.workers, stack, held)
     if fits < stack:
-        progress.say(f"stack = 0: {fits} clients side by side, for which there is memory, and not {stack}")
+        progress.say(f"stack = 0: {fits} clients together, limited by memory, instead of {stack}")
     grid.stack = fits if config.stack or state.stack else worth_it(config, problem, fits, progress)
     state.stack = grid.stack
     if text := advice(config, problem, d, expected_seconds(config, d, grid.workers)):
         progress.say(text)
     if held < states and not config.state_dir:
-        progress.say(f"what the sites remember, {volume(states)}, is kept in {grid.states.folder.parent}")
+        progress.say(f"the sites' memories, {volume(states)}, are kept in {grid.states.folder.parent}")
 
 
 def remembered(config: RunConfig, problem: Problem, start: Arrays) -> int:
-    """Return about how many bytes all sites that ever take part in a run remember between two rounds."""
+    """Estimate the bytes of all sites' memories between two rounds."""
     if not config.remembers:
         return 0
     algorithm, encoding = config.strategy, config.encoding
@@ -64,35 +64,35 @@ def remembered(config: RunConfig, problem: Problem, start: Arrays) -> int:
     each = sum(vector.bytes for vector in messages.between_rounds().values())
     each += 4 * len(start["x"]) * len(encoding.coarse)  # what rounding took away
     asked = algorithm.asked(config.sites)
-    # Where a run can go on, the sites of a round have what they remembered before it, too.
+    # If the run can be resumed, the sites of a round also keep their previous memory.
     return each * (min(config.sites, asked * config.rounds) + (asked if config.checkpoint_every else 0))
 
 
 def memory_of(d: int, workers: int, stack: int, states: int) -> int:
-    """Return the bytes that a run on one machine needs at the least; a batch and what becomes of it come on top.
+    """Return the least bytes of a run on one machine, without batches and activations.
 
     Parameters
     ----------
     d : int
         Parameters.
     workers : int
-        Processes that play the sites.
+        Processes that simulate the sites.
     stack : int
-        Clients that each of them trains side by side.
+        Clients that each trains together.
     states : int
-        Bytes of what the sites remember, so far as it is kept in memory.
+        Bytes of the sites' memories that are kept in RAM.
     """
     stacked = STACKED * stack if stack > 1 else 0
     return 4 * d * (COORDINATOR + (WORKER + stacked) * workers) + states
 
 
 def require_memory(config: RunConfig, d: int, workers: int, stack: int, states: int) -> int:
-    """Check that there is as much; return the stack: a smaller one where it is this run's to choose.
+    """Check the available memory; return the stack, reduced if the run leaves its size open.
 
     Raises
     ------
     RunError
-        When there is not.
+        If memory is insufficient.
     """
     mend = "lower workers or sites, or take a smaller model" + (", or a lower state-memory" if states else "")
     what = f"the run of {config.sites} sites and {d:,} parameters, in {workers} processes,"
@@ -109,15 +109,15 @@ def require_memory(config: RunConfig, d: int, workers: int, stack: int, states: 
 
 
 def stack_of(config: RunConfig, problem: Problem, d: int, progress: Progress) -> int:
-    """Return how many clients may train side by side; said where it is one in spite of what the run-config asks for.
+    """Return how many clients may train together; log if it is 1 against the run-config's request.
 
-    There are enough stacks for all cores that this process may use, however many workers the run has: so it has the
-    same stacks with any number of them, and the same bits.
+    The stacks suffice for all cores of this process regardless of the number of workers, which therefore does not
+    change the results.
     """
     if config.stack == 1:
         return 1
     if text := why_alone(config.strategy, problem) or trial_failure(problem):
-        progress.say(f"stack = {config.stack}: clients are trained one after the other, because {text}")
+        progress.say(f"stack = {config.stack}: clients are trained sequentially, because {text}")
         return 1
     if config.stack:
         return min(config.stack, config.strategy.asked(config.sites))
@@ -125,7 +125,7 @@ def stack_of(config: RunConfig, problem: Problem, d: int, progress: Progress) ->
 
 
 def advice(config: RunConfig, problem: Problem, d: int, seconds: float) -> str:
-    """Say that clients could train side by side, where that is likely to pay; nothing is tried. Empty elsewhere.
+    """Advise to train clients together if that is likely to pay, without a trial; otherwise empty.
 
     Parameters
     ----------
@@ -134,7 +134,7 @@ def advice(config: RunConfig, problem: Problem, d: int, seconds: float) -> str:
     d : int
         Parameters.
     seconds : float
-        About what it will take.
+        Estimated duration.
     """
     many = config.strategy.asked(config.sites) >= MANY and seconds >= LONG
     if config.stack != 1 or not many or why_alone(config.strategy, problem):
@@ -143,13 +143,13 @@ def advice(config: RunConfig, problem: Problem, d: int, seconds: float) -> str:
     if stack == 1:
         return ""
     return (
-        f"clients train one after the other (stack = 1): stack = 0 would try {stack} of them side by side, which is "
-        "faster for small networks (docs/results/clients.md); their last bits differ"
+        f"clients train sequentially (stack = 1): stack = 0 would try {stack} of them together, which is faster for "
+        "small networks (docs/results/clients.md); the last bits differ"
     )
 
 
 def _as_many_as_pay(config: RunConfig, problem: Problem, d: int) -> int:
-    """Return how many clients ``stack = 0`` lets train side by side."""
+    """Return how many clients ``stack = 0`` trains together."""
     clients = config.strategy.asked(config.sites)
     parts = 1 if problem.device.type == "cuda" else max(2, cores())
     fair = max(FEWEST, math.ceil(clients / parts))
@@ -158,7 +158,7 @@ def _as_many_as_pay(config: RunConfig, problem: Problem, d: int) -> int:
 
 
 def worth_it(config: RunConfig, problem: Problem, stack: int, progress: Progress) -> int:
-    """Return a stack if it saves time, which is tried; else 1, and say so."""
+    """Time a stack, and return it if it is faster; otherwise 1, which is logged."""
     if stack == 1:
         return 1
     try:
@@ -169,14 +169,13 @@ def worth_it(config: RunConfig, problem: Problem, stack: int, progress: Progress
     if share <= PAYS:
         return stack
     progress.say(
-        f"stack = 0: clients are trained one after the other: {stack} side by side take {share:.2f} of the time for a "
-        "gradient"
+        f"stack = 0: clients are trained sequentially: {stack} together take {share:.2f} of the time per gradient"
     )
     return 1
 
 
 def _with_few_numbers(config: RunConfig, problem: Problem, d: int) -> int:
-    """Return of how many clients the vectors, and what is between two layers, have so few numbers that it pays."""
+    """Return the number of clients whose vectors and activations are small enough for a stack to pay."""
     between = 1
     if isinstance(problem, NetworkProblem):
         between = config.batch_size * Stack(problem.network).largest_activation(problem.setting.data_summary.shape)

@@ -1,4 +1,4 @@
-"""``model.safetensors`` of a run: a torch state dict, with what else it takes to use it as metadata."""
+"""``model.safetensors`` of a run: a torch state dict with metadata for its use."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 class ModelFile:
-    """The file, written again and again as a run goes.
+    """The model's file, rewritten during a run.
 
-    Its metadata is one entry, ``edelweiss``, of JSON: what the sites agreed on, such as ``shift`` and ``scale`` of the
-    inputs where they are standardised, the problem's own scalars by their names, which problem and network it is of
-    (``problem``, ``model``, ``hidden``), and ``data``, what inputs and labels mean, see `datasets.Meaning`. Where each
-    site has a model of its own, there is a file at the end of a run only, and only if sites share a body: it has that,
-    a fresh head, and the entry ``"head": "fresh"``. Batch-norm statistics that stay at the sites are ``"fresh"``, too.
+    Its metadata entry ``edelweiss`` is JSON: the data summary (such as ``shift`` and ``scale`` of standardised inputs),
+    the problem's scalars by name, ``problem``, ``model`` and ``hidden``, and ``data``, the schema of inputs and labels,
+    see `datasets.ModelSchema`. If each site has its own model, the file is written only at the end and only if sites
+    share a body: it has the body, a fresh head, and the entry ``"head": "fresh"``. Batch-norm statistics that stay at
+    the sites are ``"fresh"`` too.
 
     Parameters
     ----------
@@ -59,14 +59,14 @@ class ModelFile:
         self._model: Arrays = {}
 
     def note(self, model: Arrays) -> None:
-        """Take note of the model after a round; a personalised run's server has none that is worth a file."""
+        """Receive the model after a round; ignored in a personalised run."""
         self._model = {} if self.personalised else model
 
     def note_body(self, shared: Tensor, start: Arrays) -> None:
-        """Take note of what a personalised run leaves to new sites, for a head of their own; nothing without a body.
+        """Receive a personalised run's shared body for new sites; nothing without a body.
 
-        That is the body of what the sites share, x as the run returns it, and the start's batch-norm statistics; head,
-        scalars of the problem and y are untrained, also where the run was given others to start from.
+        The file has the body of the returned x and the initial batch-norm statistics; head, scalars and y are
+        untrained, even if the run started from trained ones.
         """
         problem = self.problem
         if isinstance(problem, NetworkProblem) and problem.head:
@@ -75,7 +75,7 @@ class ModelFile:
             self._model = {**start, **fresh, "x": torch.cat([body, head])}
 
     def write(self) -> None:
-        """Write the model that was noted last, if any."""
+        """Write the last received model, if any."""
         if not self._model:
             return
         state, facts = described(self.problem, self._model)
@@ -91,10 +91,7 @@ class ModelFile:
 
 
 def described(problem: Problem, model: Arrays) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return a model as a torch state dict, and the problem's own scalars by their names.
-
-    A problem without a network has its vectors themselves for a state dict.
-    """
+    """Return a model as a torch state dict (its vectors for a problem without a network) and the problem's scalars."""
     if not isinstance(problem, NetworkProblem):
         return {name: vector.clone() for name, vector in model.items()}, {}
     x = model["x"].to(problem.device)

@@ -1,7 +1,6 @@
-"""The local engine's pool of worker processes, and what is on its way to and from them.
+"""The local engine's pool of worker processes.
 
-Vectors travel through files in shared memory (a broadcast to all sites is written once), everything else through a
-pipe.
+Vectors are passed in shared memory, where arrays sent to many sites are written once; everything else through pipes.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class SharedRecords:
-    """Arrays on their way to one or many sites: written once, freed when the last of them has answered."""
+    """Arrays in shared memory for one or many sites, freed once all have replied."""
 
     records: dict[str, ArrayRecord]
     messages: int = 0
@@ -42,27 +41,27 @@ class SharedRecords:
 
 @dataclass
 class Worker:
-    """A worker process, and the stacks of messages that it has not answered yet."""
+    """A worker process and its unanswered stacks of messages."""
 
     process: Any
     stacks: deque[list[Message]] = field(default_factory=deque)
 
 
 class Pool:
-    """A few worker processes that answer messages.
+    """A pool of worker processes that answer messages.
 
     Parameters
     ----------
     count : int
-        How many there are.
+        Number of processes.
     method : str
         How they start: "fork" or "spawn".
     folder : str
-        Where segments go.
+        The folder of shared-memory segments.
     contexts : list of Context
         Of the sites.
     stack : int
-        How many messages go to a worker at once.
+        Messages sent to a worker at once.
     """
 
     def __init__(self, count: int, method: str, folder: str, contexts: list[Context], stack: int = 1) -> None:
@@ -70,7 +69,7 @@ class Pool:
         self.alive: dict[Connection, Worker] = {}
         self._processes: Any = multiprocessing.get_context(method)
         self._forks = method == "fork"
-        self._given = b"" if self._forks else packed(contexts[0].run_config)  # what a fork has, a fresh process is told
+        self._given = b"" if self._forks else packed(contexts[0].run_config)  # for spawned processes; forks inherit it
         self._names = itertools.count()
         self._queue: deque[Message] = deque()
         self._segments = Segments(folder, "coordinator")
@@ -78,7 +77,7 @@ class Pool:
         self._broadcast: dict[int, SharedRecords] = {}  # in use, by `_key`
 
     def push(self, messages: Iterable[Message]) -> None:
-        """Take messages to be answered; workers that are missing are started."""
+        """Queue messages; missing workers are started."""
         for message in messages:
             self._queue.append(message)
             arrays, _ = split(message.content)
@@ -87,7 +86,7 @@ class Pool:
         self._hand_out()
 
     def pull(self, timeout: float) -> list[Message]:
-        """Return answers that are there, waiting a while for the first."""
+        """Return available replies, waiting up to ``timeout`` seconds for the first."""
         answers: list[Message] = []
         for pipe in wait(list(self.alive), timeout):
             assert isinstance(pipe, Connection)
@@ -96,7 +95,7 @@ class Pool:
         return answers
 
     def give_up(self) -> None:
-        """Drop what is still to be done, and end the workers that are at it: they hang, or are too slow."""
+        """Drop pending messages and end the busy workers, which hang or are too slow."""
         while self._queue:
             self._release(self._queue.popleft())
         for pipe in [pipe for pipe, worker in self.alive.items() if worker.stacks]:
@@ -108,7 +107,7 @@ class Pool:
                 self._release(message)
 
     def close(self, patience: float) -> None:
-        """End all workers, after this many seconds by force."""
+        """End all workers; kill them after this many seconds."""
         for pipe, worker in self.alive.items():
             try:
                 pipe.send(None)
@@ -125,12 +124,12 @@ class Pool:
     def _start(self) -> None:
         while len(self.alive) < self.count:
             ours, theirs = self._processes.Pipe()
-            # A name of its own, also for a replacement: nobody writes to another's segments.
+            # Each worker, including a replacement, has a unique name, so that none writes to another's segments.
             name = f"{NAME}-{next(self._names)}"
             inherited = [ours, *self.alive] if self._forks else []
             arguments = (theirs, inherited, self.folder, name, self.contexts, self._given)
             process = self._processes.Process(target=work, args=arguments, name=name, daemon=True)
-            # A Ctrl-C between the fork and the worker's first line would end it with a traceback; it waits till then.
+            # Ctrl-C is blocked until the worker's first line, or it would end with a traceback.
             before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             try:
                 process.start()
@@ -140,7 +139,7 @@ class Pool:
             self.alive[ours] = Worker(process)
 
     def _hand_out(self) -> None:
-        """Keep every worker busy, the least busy first."""
+        """Send stacks to the workers, the least busy first."""
         while self._queue and self.alive:
             pipe, worker = min(self.alive.items(), key=lambda item: len(item[1].stacks))
             if len(worker.stacks) >= DEPTH:
@@ -150,7 +149,7 @@ class Pool:
                 pipe.send([self._task(message) for message in worker.stacks[-1]])
 
     def _task(self, message: Message) -> Task:
-        """Return a message as a worker is told of it, with its arrays in a segment."""
+        """Convert a message to a task, with its arrays in a segment."""
         _, small = split(message.content)
         broadcast = self._broadcast[_key(message)]
         if not broadcast.layout:
@@ -159,11 +158,11 @@ class Pool:
         return message.metadata, small, path, broadcast.layout
 
     def _take(self, pipe: Connection) -> list[Message]:
-        """Receive the answers to a stack of messages, or learn that the worker is gone."""
+        """Receive the replies to a stack, or detect that the worker has died."""
         received = None
         with contextlib.suppress(EOFError, OSError):
             received = pipe.recv()
-        if received is None:  # outside of the exception, which is no part of what a user is told
+        if received is None:  # outside the except block, so that its exception is not shown to the user
             return self._lost(pipe)
         path, results = received
         for message in self.alive[pipe].stacks.popleft():
@@ -178,12 +177,12 @@ class Pool:
         return answers
 
     def _lost(self, pipe: Connection) -> list[Message]:
-        """Answer for a worker that is gone; if it was the last, for all messages that are left.
+        """Return error replies for a dead worker; for all remaining messages if it was the last.
 
         Raises
         ------
         RunError
-            When no other worker can do better.
+            If every worker would fail in the same way.
         """
         worker = self.alive.pop(pipe)
         worker.process.join()
@@ -205,7 +204,7 @@ class Pool:
         return [Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message) for message in lost]
 
     def _release(self, message: Message) -> None:
-        """Free a broadcast's segment with its last message."""
+        """Free a segment with its last message."""
         broadcast = self._broadcast[_key(message)]
         broadcast.messages -= 1
         if not broadcast.messages:
@@ -215,7 +214,7 @@ class Pool:
 
 
 def take(queue: deque[Message], count: int) -> list[Message]:
-    """Take the next messages, so many at most."""
+    """Take up to ``count`` messages from the queue."""
     return [queue.popleft() for _ in range(min(count, len(queue)))]
 
 

@@ -1,4 +1,4 @@
-"""What this machine can check of a run before anything starts: all files, folders and packages that it names."""
+"""Checks on this machine before a run starts: all files, folders and packages that it names."""
 
 from __future__ import annotations
 
@@ -26,27 +26,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LoadedModels:
-    """The models that a run is given: the one that it starts from, and the one that it is compared with."""
+    """The models that a run loads: the initial one, and the one for comparison."""
 
     start: InitModel | None = None
     other: InitModel | None = None
 
 
 def check(config: RunConfig, *, simulated: bool) -> LoadedModels:
-    """Check all that a run-config names on this machine, and read the models that it names.
+    """Check everything that a run-config names on this machine, and load its models.
 
     Parameters
     ----------
     config : RunConfig
         Of the run.
     simulated : bool
-        Whether the sites are this process, or forks of it: then what they would read is read here, once for all.
+        Whether the sites run in this process or its forks; then their data are read here, once.
 
     Raises
     ------
     MISTAKES
-        The one that was found; of several a `ConfigError`, or a `RunError` where it is not the run-config alone, with
-        a line for each.
+        The mistake found; several are joined in a `ConfigError`, or a `RunError` if not all are the run-config's.
     """
     found: dict[str, InitModel | None] = {}
     wrong: list[Exception] = []
@@ -69,7 +68,7 @@ def check(config: RunConfig, *, simulated: bool) -> LoadedModels:
 def _checks(
     config: RunConfig, found: dict[str, InitModel | None], *, simulated: bool
 ) -> Iterator[Callable[[], object]]:
-    """Yield what raises one of `MISTAKES` if something is wrong; models that it reads go to ``found``."""
+    """Yield the checks, which raise one of `MISTAKES`; loaded models go to ``found``."""
     problem, algorithm = PROBLEMS[config.problem], ALGORITHMS[config.algorithm]
     yield partial(require_installed, config)
     if not config.resume:
@@ -87,12 +86,12 @@ def _checks(
 
 
 def compared_model(config: RunConfig) -> InitModel | None:
-    """Read the model that a run is compared with; None where it names none.
+    """Load the model that a run is compared with; None if it names none.
 
     Raises
     ------
     ModelError
-        When it cannot be read.
+        If it cannot be read.
     """
     if not config.compare_with:
         return None

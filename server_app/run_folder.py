@@ -1,4 +1,4 @@
-"""The run folder: whose it is while a run goes on, how that stands, and what a run that goes on must agree with."""
+"""The run folder: its lock, the run's status, and the conditions for resuming it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _locks: set[int] = set()
 
 
 def _let_go() -> None:
-    """Close a fork's copies of the locks: a worker that outlives its coordinator must not hold the folder."""
+    """Close a fork's copies of the locks, so that a worker that outlives its coordinator does not hold them."""
     while _locks:
         os.close(_locks.pop())
 
@@ -41,11 +41,10 @@ os.register_at_fork(after_in_child=_let_go)
 
 
 class RunFolder:
-    """A run folder, and the right to write it: of one process at a time.
+    """A run folder, locked for one process.
 
-    ``status.json`` says how the run stands: ``running`` (also where its process was killed: nobody could write
-    more), ``stopped`` with the reason, ``complete``. It also holds what a run that goes on is bound to: its key, the
-    release of the app, and the run-config that it began with.
+    ``status.json`` has the run's status, ``running`` (also after its process was killed), ``stopped`` with the reason,
+    or ``complete``, and what a resumed run must match: its key, release and run-config.
 
     Parameters
     ----------
@@ -54,7 +53,7 @@ class RunFolder:
     config : RunConfig
         Of the run.
     key : str
-        What the sites call the run; empty for a new one.
+        The run's key at the sites; empty for a new one.
 
     Attributes
     ----------
@@ -63,7 +62,7 @@ class RunFolder:
     key : str
         What the sites call the run.
     bound : str
-        A hash of all that the run is bound to.
+        A hash of everything that a resumed run must match.
     """
 
     def __init__(self, path: Path, config: RunConfig, key: str = "") -> None:
@@ -72,24 +71,24 @@ class RunFolder:
         self.bound = hashlib.sha256(json.dumps(self._bound, sort_keys=True).encode()).hexdigest()
         self._lock = os.open(path, os.O_RDONLY)
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # on the open file, and gone with the process
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released when the process ends
         except OSError:
             os.close(self._lock)
-            text = f"resume = {str(path)!r}: the run still goes on, in another process: end that"
+            text = f"resume = {str(path)!r}: the run is still running in another process: end that"
             raise RunError(text, key="resume", value=path) from None
         _locks.add(self._lock)
         self.note("running", process=os.getpid(), host=socket.gethostname())
 
     @classmethod
     def new(cls, config: RunConfig, record: str = "") -> RunFolder:
-        """Make a folder that no other run has; ``record`` is a comment for its config.toml.
+        """Create a new folder; ``record`` is a comment for its config.toml.
 
         Raises
         ------
         ConfigError
-            When a run has the name that this one is given.
+            If a run has this name already.
         RunError
-            When it cannot be made.
+            If it cannot be created.
         """
         try:
             folder = cls(_new_folder(as_path(config.runs_dir), config), config)
@@ -106,14 +105,14 @@ class RunFolder:
         Raises
         ------
         ConfigError
-            When no run can go on there with this run-config.
+            If no run can be resumed there with this run-config.
         RunError
-            When a run goes on there.
+            If a run is still running there.
         """
         try:
             path = as_path(config.resume).resolve()
             wrong = [*_hindrances(path, config)]
-        except (OSError, RuntimeError) as error:  # of a loop of links
+        except (OSError, RuntimeError) as error:  # a symlink loop
             wrong = [f"it cannot be read: {reason(error)}"]
         if wrong:
             raise ConfigError("run-config", [f"resume = {shown(config.resume)}: {text}" for text in wrong])
@@ -124,12 +123,12 @@ class RunFolder:
             raise RunError(text, key="resume", value=config.resume) from None
 
     def note(self, status: str, **more: object) -> None:
-        """Write how the run stands.
+        """Write the run's status.
 
         Raises
         ------
         RunError
-            When that cannot be written.
+            If it cannot be written.
         """
         said = {"status": status, "since": f"{datetime.now():%Y-%m-%d %H:%M:%S}", **more, **self._bound}
         try:
@@ -139,7 +138,7 @@ class RunFolder:
             raise RunError(f"{self.path / 'status.json'} cannot be written ({reason(error)})") from None
 
     def close(self) -> None:
-        """Let another process have it."""
+        """Release the lock."""
         _locks.discard(self._lock)
         os.close(self._lock)
 
@@ -161,15 +160,15 @@ def _new_folder(root: Path, config: RunConfig) -> Path:
 
 
 def _give_way(folder: Path, config: RunConfig) -> None:
-    """Remove the folder of a run that has the name of a new one, if it stopped before it trained; else refuse that."""
+    """Remove the folder of a run with the same name if it stopped before training; otherwise raise ConfigError."""
     status, untrained = _status(folder).get("status"), {"config.toml", "status.json", "about.json"}
     if status == "stopped" and {each.name for each in folder.iterdir()} <= untrained:
         for name in untrained:
             (folder / name).unlink(missing_ok=True)
         folder.rmdir()
         return
-    how = f"let that go on with resume = {str(folder)!r}, " if status in ("stopped", "running") else ""
-    text = f"{folder} is there already: {how}take another run-name, or remove that folder"
+    how = f"resume that run with resume = {str(folder)!r}, " if status in ("stopped", "running") else ""
+    text = f"{folder} exists already: {how}choose another run-name, or remove that folder"
     raise ConfigError("run-config", [f"run-name = {shown(config.run_name)}: {text}"])
 
 
@@ -182,7 +181,7 @@ def _status(path: Path) -> dict[str, Any]:
 
 
 def _hindrances(path: Path, config: RunConfig) -> Iterator[str]:
-    """Yield why a run cannot go on in a folder."""
+    """Yield the obstacles to resuming a run in a folder."""
     if not is_file(path / "config.toml"):
         yield "this is no run folder, in which there would be a config.toml"
         return

@@ -1,4 +1,4 @@
-"""``state.safetensors`` in the run folder: all that a run needs to go on after a round, with the same bits."""
+"""``state.safetensors`` in the run folder: the checkpoint from which a run resumes with identical results."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
     from edelweiss.federation import Site
     from edelweiss.problems import Arrays
-    from edelweiss.server_app.report import Record, Report
+    from edelweiss.server_app.recorder import Record, Recorder
     from edelweiss.server_app.run_folder import RunFolder
 
-SHARE = 0.02  # of a run's time that may go into writing
-FIRST = 0.02  # seconds that a writing takes, as long as none was measured
+SHARE = 0.02  # most of a run's time for writing checkpoints
+FIRST = 0.02  # assumed seconds of the first write
 FACTS = {
     "round": int,
     "facts": dict,
@@ -46,33 +46,33 @@ STATE = 5  # vectors as long as x that a state has, about
 
 
 class RunState(Checkpoints):
-    """Writes what a run can go on from, every ``checkpoint-every`` rounds, or fewer times where that would cost time.
+    """Writes checkpoints every ``checkpoint-every`` rounds, or less often if that takes too much time.
 
-    What sites remember is theirs to keep. The local engine's do so in shared memory, which ends with the run: there
-    it is written into the run folder, too, as ``memory-ROUND.tar``.
+    Sites keep their own memories. In the local engine these are in shared memory, which is lost with the run, so they
+    are also written into the run folder, as ``memory-ROUND.tar``.
 
     Parameters
     ----------
     folder : RunFolder
         Where to.
-    report : Report
-        Whose last line belongs to the state.
+    recorder : Recorder
+        Its last line belongs to the checkpoint.
     grid : Grid
         Any engine's.
 
     Attributes
     ----------
     data_summary : DataSummary
-        What the sites agreed on.
+        The summary of the sites' data.
     start : Arrays
-        What the run started from, but for x.
+        The initial model without x.
     stack : int
-        Clients that a process trains side by side, once that is decided; 0 before.
+        Clients that a process trains together; 0 before that is decided.
     """
 
-    def __init__(self, folder: RunFolder, report: Report, grid: Grid) -> None:
+    def __init__(self, folder: RunFolder, recorder: Recorder, grid: Grid) -> None:
         super().__init__(folder.key)
-        self.folder, self.report, self.every = folder.path, report, report.config.checkpoint_every
+        self.folder, self.recorder, self.every = folder.path, recorder, recorder.config.checkpoint_every
         self._bound = folder.bound
         self.local = grid if isinstance(grid, LocalGrid) else None
         self.path = folder.path / "state.safetensors"
@@ -85,17 +85,17 @@ class RunState(Checkpoints):
         self._began, self._spent, self._cost = time.monotonic(), 0.0, FIRST
 
     def read(self) -> None:
-        """Go on from what is there; from the start if the run was stopped before anything was written.
+        """Resume from the last checkpoint, or from the start if there is none.
 
         Raises
         ------
         RunError
-            When it cannot be used.
+            If it is unusable.
         """
-        progress = self.report.progress
+        progress = self.recorder.progress
         if not os.path.lexists(self.path):
-            progress.say("goes on from its start: it was stopped before a round was stored")
-            self.report.take_up(None, 0, 0)
+            progress.say("restarts from the beginning: it was stopped before the first checkpoint")
+            self.recorder.take_up(None, 0, 0)
             return
         try:
             stored = StoredTensors.read(self.path)
@@ -107,10 +107,10 @@ class RunState(Checkpoints):
             raise RunError(text, key="resume", value=self.path) from None
 
     def _take(self, tensors: Arrays, facts: dict[str, Any]) -> None:
-        """Take what a whole file holds: of this run alone, which the run-config and the app's version are part of."""
+        """Restore the content of an intact file, which must be of this run, run-config and release."""
         if facts.get("bound") != self._bound:
             raise ValueError("it is of another run, or its run began with another run-config")
-        progress, done = self.report.progress, facts["round"]
+        progress, done = self.recorder.progress, facts["round"]
         if wrong := [name for name, kind in FACTS.items() if type(facts[name]) is not kind]:
             raise ValueError(f"{', '.join(wrong)}: no such thing is written")
         data_summary = from_record(DataSummary, facts["cohort"])
@@ -118,7 +118,7 @@ class RunState(Checkpoints):
         if facts["facts"].keys() != {"sending-order", "memories"} or {*map(type, memories.values())} - {int}:
             raise ValueError("it does not say in which order sites were sent to, or what they remember")
         if (
-            not 1 <= done <= self.report.config.rounds
+            not 1 <= done <= self.recorder.config.rounds
             or LINE - facts["line"].keys()
             or DataSummary.wrong(facts["cohort"])
         ):
@@ -136,45 +136,45 @@ class RunState(Checkpoints):
         self._written = done
         if self.local:
             self.local.restore(self.key, self._memory(done), facts["memory"])
-        self.report.take_up(facts["line"], done, facts["lines"])
-        progress.say(f"goes on after round {done} of {self.report.config.rounds}")
+        self.recorder.take_up(facts["line"], done, facts["lines"])
+        progress.say(f"resumes after round {done} of {self.recorder.config.rounds}")
 
     def note_start(self, sites: Mapping[Site, Facts], data_summary: DataSummary, start: Arrays) -> None:
-        """Take note of what holds for the whole run."""
+        """Receive what stays the same for the whole run."""
         self.data_summary, self.start = data_summary, {name: vector for name, vector in start.items() if name != "x"}
         self._sites = _digests(sites)
 
     def require_same(self, sites: Mapping[Site, Facts]) -> None:
-        """Check that the sites are those of the run before it was stopped, with the same data.
+        """Check that the sites and their data are those of the run before it was stopped.
 
         Raises
         ------
         RunError
-            Naming those that are not.
+            With those that are not.
         """
         now, then = _digests(sites), self._sites
         if changed := sorted(name for name in {*now, *then} if now.get(name) != then.get(name)):
             raise RunError(
-                f"the run cannot go on: {', '.join(changed)} joined, left or changed its data since it was stopped",
+                f"the run cannot be resumed: {', '.join(changed)} joined, left or changed its data since it stopped",
                 sites=changed,
             )
 
     def require_room(self, d: int, states: int) -> None:
-        """Check that the disk has room for about what this run writes.
+        """Check that the disk has room for this run's files.
 
         Parameters
         ----------
         d : int
             The length of x.
         states : int
-            Bytes of what the sites remember; 0 where they keep it elsewhere.
+            Bytes of the sites' memories; 0 if they keep them elsewhere.
 
         Raises
         ------
         RunError
-            When it has not.
+            If there is too little.
         """
-        config = self.report.config
+        config = self.recorder.config
         written = 4 * d * (1 + (STATE if self.every else 0)) + (states if self.every else 0)
         needed, free = 2 * written, shutil.disk_usage(self.folder).free  # the new beside the old
         if free < needed:
@@ -196,31 +196,31 @@ class RunState(Checkpoints):
         return server_round - 1 if self.every or not self.local else server_round
 
     def save_if_due(self, snapshot: Snapshot) -> None:
-        """Take note, and write if that is due; in any case before the sites are told that the run is over."""
-        self._reached = snapshot, self.report.records[-1], self.report.checksum
+        """Receive a snapshot, and write it if due, always before the sites learn that the run is over."""
+        self._reached = snapshot, self.recorder.records[-1], self.recorder.checksum
         if self.local and self.every:
             self.local.prune(self.key, snapshot.round)
-        over = snapshot.round == self.report.config.rounds and not self.local
+        over = snapshot.round == self.recorder.config.rounds and not self.local
         due = self.every and snapshot.round % self.every == 0
         due = due and self._spent + self._cost <= SHARE * (time.monotonic() - self._began)
         if due or (over and self.every):
             self.write()
 
     def write(self) -> None:
-        """Write the last round that was reached, unless it is there; what cannot be written leaves the one before."""
+        """Write the last snapshot unless it is written already; a failed write leaves the previous checkpoint."""
         if self._reached is None or not self.every or self._written == self._reached[0].round:
             return
         started = time.monotonic()
         snapshot, record, lines = self._reached
         try:
-            self.report.write()
+            self.recorder.write()
             memory = self.local.store(self.key, snapshot.round, self._memory(snapshot.round)) if self.local else None
             tensors, facts = self._content(snapshot, record, lines)
             write_tensors(self.path, tensors, {**facts, "memory": memory})
         except OSError as error:
             self._memory(snapshot.round).unlink(missing_ok=True)
-            text = f"round {snapshot.round} cannot be stored ({error}); stopped now, the run could go on "
-            self.report.progress.warn(text + (f"from round {self._written}" if self._written else "from its start"))
+            text = f"round {snapshot.round} cannot be stored ({error}); if stopped now, the run would resume "
+            self.recorder.progress.warn(text + (f"from round {self._written}" if self._written else "from its start"))
         else:
             self._written = snapshot.round
             self._remove_memories(but=snapshot.round)
@@ -228,7 +228,7 @@ class RunState(Checkpoints):
         self._spent += self._cost
 
     def remove(self) -> None:
-        """Remove all of it: the run is complete."""
+        """Remove all checkpoints of a complete run."""
         self.path.unlink(missing_ok=True)
         self._remove_memories()
 
@@ -248,7 +248,7 @@ class RunState(Checkpoints):
         stored: dict[object, str] = {}
         for name, vector in {**snapshot.tensors, **{f"start/{n}": v for n, v in self.start.items()}}.items():
             where = (vector.data_ptr(), vector.shape, vector.stride(), vector.dtype)
-            if (twin := stored.setdefault(where, name)) != name:  # x and the point of reference are often one
+            if (twin := stored.setdefault(where, name)) != name:  # x and the reference point are often the same
                 twins[name] = twin
             else:
                 tensors[name] = vector if vector.untyped_storage().nbytes() == vector.nbytes else vector.clone()

@@ -1,4 +1,4 @@
-"""What ends a worker process whose start would begin another run, before it imports what takes seconds."""
+"""Ends a worker process whose import of the main script would start another run, before slow imports."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ UNGUARDED = 86  # exit code of a worker whose import of the main script began a 
 
 
 def leave_unguarded_script() -> None:
-    """End this process if it is a worker that is still being started.
+    """End this process if it is a worker that is still starting.
 
-    A worker that is no fork imports the main script first. If the script calls `simulate` as it is imported, the worker
-    would start a run instead of joining one.
+    A spawned worker imports the main script first; a script that calls `simulate` on import would start another run.
     """
     process = multiprocessing.current_process()
     if process.name.startswith(NAME) and getattr(process, "_inheriting", False):  # as multiprocessing itself checks

@@ -1,4 +1,4 @@
-"""Vectors in shared memory: files that two processes map, so that large arrays do not go through a pipe."""
+"""Vectors in shared memory: files mapped by two processes, so that large arrays are not sent through a pipe."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ Layout = dict[str, dict[str, tuple[str, tuple[int, ...], str, int, int]]]
 
 
 class Segment:
-    """A file that two processes map: bytes written by one are read by the other without a copy in between."""
+    """A file mapped by two processes."""
 
     def __init__(self, path: str, size: int = 0) -> None:
         self.path = path
         with open(path, "a+b") as file:
             if size:
                 file.truncate(size)
-                if hasattr(os, "posix_fallocate"):  # a full disk is then an error here, not a crash at a later write
+                if hasattr(os, "posix_fallocate"):  # so that a full disk raises here instead of crashing a later write
                     os.posix_fallocate(file.fileno(), 0, size)
             self.size = os.fstat(file.fileno()).st_size
             self.map = mmap.mmap(file.fileno(), self.size)
 
 
 class Segments:
-    """The segments that one process writes; used again in turn once their readers are done."""
+    """The segments that one process writes, reused once their readers are done."""
 
     def __init__(self, folder: str, owner: str) -> None:
         self.folder, self.owner, self.count = folder, owner, itertools.count()
         self.free: list[Segment] = []
 
     def write(self, contents: Sequence[dict[str, ArrayRecord]]) -> tuple[Segment | None, list[Layout]]:
-        """Put all arrays of all records of some messages into one segment."""
+        """Write all arrays of some messages into one segment."""
         layouts: list[Layout] = []
         total = 0
         for records in contents:
@@ -67,7 +67,7 @@ class Segments:
 
 
 def read(mapped: mmap.mmap | None, layout: Layout) -> dict[str, ArrayRecord]:
-    """Read what `Segments.write` wrote; the arrays are copies, so the segment can be used again."""
+    """Read what `Segments.write` wrote, as copies, so that the segment can be reused."""
     records = {}
     for name, arrays in layout.items():
         records[name] = ArrayRecord()

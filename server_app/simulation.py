@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 def simulate(config: Mapping[str, Any], *, quiet: bool = True, progress: Progress | None = None) -> Result:
     """Run a job on this machine, without Ray and without a SuperLink.
 
-    This process keeps freed memory from here on: mapped anew at every step, large tensors take 1.4 times as long.
+    From then on this process keeps freed memory; remapping large tensors at every step takes 1.4 times as long.
 
     Parameters
     ----------
     config : mapping
         Run-config keys and values as in pyproject.toml; an algorithm's table flat (``{"codasca.lr": 0.1}``) or nested
-        (``{"codasca": {"lr": 0.1}}``). Missing keys take their defaults. Workers that are no forks (with a GPU, or more
-        threads than one) import the script that was started: it calls this under ``if __name__ == "__main__":``.
+        (``{"codasca": {"lr": 0.1}}``). Missing keys have their defaults. Spawned workers (with a GPU or several
+        threads) import the main script, so call this under ``if __name__ == "__main__":``.
     quiet : bool
         Whether to print nothing.
     progress : Progress, optional
-        Who is told how the run goes, instead; what it raises ends the run as Ctrl-C does.
+        Receives the output instead; an exception that it raises stops the run like Ctrl-C.
 
     Returns
     -------
@@ -37,9 +37,9 @@ def simulate(config: Mapping[str, Any], *, quiet: bool = True, progress: Progres
     Raises
     ------
     edelweiss.config.ConfigError
-        Listing everything that is wrong with the configuration.
+        With all problems of the configuration.
     edelweiss.federation.RunError
-        When the run cannot go on.
+        If the run cannot continue.
     """
     leave_unguarded_script()
     import torch

@@ -1,4 +1,4 @@
-"""What the sites of the local engine remember: files, in memory or on a disk."""
+"""The memories of the local engine's sites: files in shared memory or on disk."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ ROOM = 2**30  # bytes that must be free in /dev/shm to use it; containers often 
 
 
 def state_dir(config: RunConfig) -> Path | None:
-    """Return the folder that ``state-dir`` names; None where it names none.
+    """Return the folder that ``state-dir`` names, or None.
 
     Raises
     ------
     RunError
-        When it cannot be used.
+        If it is unusable.
     """
     if not (given := config.state_dir):
         return None
@@ -47,18 +47,18 @@ def state_dir(config: RunConfig) -> Path | None:
 
 
 class States:
-    """Where the sites write, and what is done to all of it at once.
+    """The folder of all sites' memories.
 
     Parameters
     ----------
     config : RunConfig
         Its ``state-memory``.
     given : Path, optional
-        What `state_dir` returned.
+        The result of `state_dir`.
     scratch : Scratch
-        The run's own folder.
+        The run's temporary folder.
     in_memory : bool
-        Whether that is one of shared memory.
+        Whether that is in shared memory.
 
     Attributes
     ----------
@@ -72,24 +72,22 @@ class States:
         self._disk: Scratch | None = None
 
     def hold(self, size: int) -> int:
-        """Choose where the sites write, before the first round: in memory if there is room for it.
-
-        Else it lies in files of the temporary folder; the system keeps those in memory that are in use.
+        """Choose the folder before the first round: shared memory if there is room, else the temporary folder.
 
         Parameters
         ----------
         size : int
-            Bytes of all that they will remember.
+            Bytes of all memories.
 
         Returns
         -------
         int
-            How many of them are in memory: all or 0.
+            Bytes in shared memory: all or 0.
 
         Raises
         ------
         RunError
-            When there is no room for them anywhere.
+            If there is no room anywhere.
         """
         if self.config.state_dir:
             return 0
@@ -99,13 +97,13 @@ class States:
                 return size
             self._disk, before = Scratch(), self.folder
             self.folder = self._disk.path / "state"
-            if before.exists():  # a run that goes on
+            if before.exists():  # a resumed run
                 shutil.move(before, self.folder)
         free = shutil.disk_usage(self.folder.parent).free
         if size > free:
             raise RunError(
-                f"what {self.config.sites} sites remember takes {size / 1e9:,.1f} GB, and the folder for temporary "
-                f"files has {free / 1e9:,.1f} GB free: name a state-dir on a larger disk, or lower sites",
+                f"the memories of {self.config.sites} sites take {size / 1e9:,.1f} GB, but the folder for temporary "
+                f"files has {free / 1e9:,.1f} GB free: set state-dir to a folder on a larger disk, or lower sites",
                 key="state-dir",
                 value=size,
                 allowed=free,
@@ -113,24 +111,22 @@ class States:
         return 0
 
     def prune(self, run: str, server_round: int, names: Iterable[str]) -> None:
-        """Remove what these sites remembered before a round: the run will not go back behind its end.
+        """Remove these sites' memories from before the end of a round, which the run will not go back to.
 
         Parameters
         ----------
         run : str
             The run's key.
         server_round : int
-            The last that ended.
+            The last completed round.
         names : iterable of str
-            Of the sites that took part.
+            Names of the participating sites.
         """
         for name in names:
             forget_all_but_last(memory_folder(self.folder, run, name), server_round)
 
     def store(self, run: str, server_round: int, file: Path) -> list[int] | None:
-        """Write what all sites remembered after a round into one file, and return its size and CRC-32.
-
-        If that is nothing, there is no file, and None.
+        """Write all sites' memories after a round into one file; return its size and CRC-32, or None if empty.
 
         Parameters
         ----------
@@ -139,7 +135,7 @@ class States:
         server_round : int
             The last that ended.
         file : Path
-            A tar archive, replaced as a whole.
+            A tar archive, replaced atomically.
         """
         folder = run_folder(self.folder, run)
         if not folder.exists():
@@ -152,12 +148,12 @@ class States:
         return [file.stat().st_size, _crc(file)]
 
     def restore(self, run: str, file: Path, expected: list[int] | None) -> None:
-        """Give the sites back what `store` wrote, and nothing else; ``expected`` is what it returned.
+        """Restore exactly the memories that `store` wrote; ``expected`` is its result.
 
         Raises
         ------
         RunError
-            When the file is not there as it was written.
+            If the file is missing or damaged.
         """
         folder = run_folder(self.folder, run)
         shutil.rmtree(folder, ignore_errors=True)
@@ -175,7 +171,7 @@ class States:
             raise RunError(text, key="resume", value=file) from None
 
     def remove(self) -> None:
-        """Remove the folder that this object has made."""
+        """Remove the folder, if this object created it."""
         if self._disk:
             self._disk.remove()
 

@@ -1,7 +1,7 @@
-"""Experiment trackers: each round's numbers go to TensorBoard, MLflow or Weights & Biases as well, if a run says so.
+"""Experiment trackers: log each round's metrics to TensorBoard, MLflow or Weights & Biases.
 
-Where they go is the tracker's own affair: MLflow and Weights & Biases read it from their environment variables
-(``MLFLOW_TRACKING_URI``, ``WANDB_MODE``), TensorBoard's files are in the run folder.
+MLflow and Weights & Biases are configured by environment variables (``MLFLOW_TRACKING_URI``, ``WANDB_MODE``);
+TensorBoard's files are in the run folder.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from edelweiss.config import RunConfig
-    from edelweiss.server_app.report import Record
+    from edelweiss.server_app.recorder import Record
 
 
 class Tracker(Protocol):
-    """The trackers that log a run's rounds."""
+    """A tracker."""
 
     def __init__(self, config: RunConfig, folder: Path) -> None:
-        """Open it, for a run and its folder."""
+        """Open the tracker for a run and its folder."""
 
     def log(self, numbers: Mapping[str, float], server_round: int) -> None:
-        """Note the numbers of a round."""
+        """Log the metrics of a round."""
 
     def close(self) -> None:
         """Write what is not written yet."""
@@ -95,7 +95,7 @@ TRACKERS: dict[str, type[Tracker]] = {"tensorboard": TensorBoard, "mlflow": MLfl
 
 
 class Tracking:
-    """A run's tracker, of whose troubles the run only warns.
+    """A run's tracker, whose failures are only warnings.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ class Tracking:
     folder : Path
         Of the run.
     warn : Callable[[str], None]
-        Told once, when the tracker fails; after that it is left alone.
+        Called once, when the tracker fails; it is then disabled.
     """
 
     def __init__(self, config: RunConfig, folder: Path, warn: Callable[[str], None]) -> None:
@@ -115,13 +115,13 @@ class Tracking:
                 self._tracker = TRACKERS[config.tracker](config, folder)
 
     def log(self, record: Record) -> None:
-        """Tell it of a round."""
+        """Log a round."""
         with self._trouble():
             if self._tracker:
                 self._tracker.log(dict(numbers(record)), record["round"])
 
     def close(self) -> None:
-        """Let it write what is not written yet."""
+        """Flush and close it."""
         with self._trouble():
             if self._tracker:
                 self._tracker.close()
@@ -131,10 +131,10 @@ class Tracking:
     def _trouble(self) -> Iterator[None]:
         try:
             yield
-        except Exception as error:  # a network, an account, a full disk: anything of somebody else's
+        except Exception as error:  # network, account, full disk: any failure of the tracker
             self._tracker = None
             text = " ".join(str(error).split())
-            self._warn(f"{self._name} failed, and hears no more of this run ({type(error).__name__}: {text})")
+            self._warn(f"{self._name} failed and is disabled for this run ({type(error).__name__}: {text})")
 
 
 def require_installed(config: RunConfig) -> None:
@@ -145,9 +145,9 @@ def require_installed(config: RunConfig) -> None:
 
 
 def numbers(record: Record) -> Iterator[tuple[str, float]]:
-    """Yield what a tracker logs of a round, by name: metrics by their source, and costs.
+    """Yield the logged metrics and costs of a round by name, such as ``pooled/auroc.Edema``.
 
-    A label's own are called as in ``pooled/auroc.Edema``; trackers take few signs in names, so others become ``_``.
+    Trackers allow few characters in names; others become ``_``.
     """
     for source in ("central", "pooled"):
         for name, value in record.get(source, {}).items():
@@ -163,5 +163,5 @@ def numbers(record: Record) -> Iterator[tuple[str, float]]:
 
 
 def _plain(name: str) -> str:
-    """Return a name that every tracker takes."""
+    """Return a name that every tracker accepts."""
     return re.sub(r"[^\w.-]", "_", name, flags=re.ASCII)

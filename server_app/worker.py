@@ -1,4 +1,4 @@
-"""A worker process of the local engine: it keeps one model and one thread, and answers for any site."""
+"""A worker process of the local engine, with one model and one thread, which serves any site."""
 
 from __future__ import annotations
 
@@ -26,20 +26,22 @@ if TYPE_CHECKING:
 log = logging.getLogger("edelweiss")
 
 Task = tuple[Any, dict[str, Any], str, Layout]
-"""A message on its way to a worker: metadata, small records, the segment of its arrays, and where in it they are."""
+"""A message to a worker: metadata, small records, the segment of its arrays, and their layout in it."""
 
-DEPTH = 2  # stacks of messages at a worker: one in work, one waiting, so that it is never idle between two
+DEPTH = 2  # stacks at a worker: one running, one waiting, so that it is never idle
 CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE)
 
 
 def work(
     pipe: Connection, inherited: list[Connection], folder: str, owner: str, contexts: list[Context], given: bytes
 ) -> None:
-    """Serve messages until told to stop, or until the coordinator is gone; the body of a worker process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all of a terminal; the coordinator ends its workers
+    """The main function of a worker process: serve messages until told to stop, or until the coordinator dies."""
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C reaches all processes of a terminal; the coordinator ends its workers
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # blocked by `Pool` until here
-    for other in inherited:  # or the coordinator's end would stay open after its death
+    for other in inherited:  # otherwise the coordinator's end would stay open after its death
         other.close()
     keep_freed_memory()
     unpack(given)
@@ -48,12 +50,12 @@ def work(
     torch.set_num_threads(1)
     try:
         serve(pipe, Segments(folder, owner), contexts)
-    except (EOFError, ConnectionError):  # the coordinator was killed and could not clean up
+    except (EOFError, ConnectionError):  # the coordinator was killed
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def serve(pipe: Connection, segments: Segments, contexts: list[Context]) -> None:
-    """Answer one stack of messages after the other."""
+    """Answer stacks of messages."""
     mapped: dict[str, Segment] = {}
     lent: deque[Segment] = deque()
     while (tasks := pipe.recv()) is not None:
@@ -74,7 +76,7 @@ def serve(pipe: Connection, segments: Segments, contexts: list[Context]) -> None
 
 
 def _messages(tasks: list[Task], mapped: dict[str, Segment]) -> list[Message]:
-    """Return messages that this process was told of; what is sent to many of them is read once."""
+    """Convert tasks to messages, reading shared arrays once."""
     read_before: dict[tuple[str, int], dict[str, ArrayRecord]] = {}
     messages = []
     for metadata, small, path, layout in tasks:
@@ -87,7 +89,7 @@ def _messages(tasks: list[Task], mapped: dict[str, Segment]) -> list[Message]:
 
 
 def why(code: int) -> str:
-    """Say what the exit code of a worker means, as the rest of a sentence."""
+    """Explain a worker's exit code, to complete a sentence."""
     if code == 1:
         return ": an exception, its traceback is above"
     if code >= 0:

@@ -14,7 +14,7 @@ from edelweiss.server_app import simulate
 from edelweiss.server_app.console import Progress
 
 if TYPE_CHECKING:
-    from edelweiss.server_app.report import Record
+    from edelweiss.server_app.recorder import Record
 
 
 class Ends(Progress):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from edelweiss.server_app.report import Record
+    from edelweiss.server_app.recorder import Record
 
 BLUE, VERMILLION, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#808080"
 WIDTH, HEIGHT = 4.4, 3.3  # inches, of one panel

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from edelweiss.common import Value
     from edelweiss.lab.compare.runs import Settings
     from edelweiss.lab.sweep.study import Study
-    from edelweiss.server_app.report import Record
+    from edelweiss.server_app.recorder import Record
 
 
 PATIENCE = 10.0  # seconds that a stopped worker has to clean up

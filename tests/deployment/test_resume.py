@@ -72,7 +72,7 @@ def test_a_server_app_that_is_killed(tmp_path: Path) -> None:
         assert said.splitlines()[-1] == "error: the run failed: finished:failed, No heartbeat received from the task"
         code, said = resumed[0].result()
         assert code == 0, said
-        found = re.search(r"goes on after round (\d+) of", said)
+        found = re.search(r"resumes after round (\d+) of", said)
         assert found, said
         assert int(found[1]) in range(1, ROUNDS), said
         assert said.splitlines()[-1] == f"results: {folder}"

@@ -298,13 +298,13 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_evidence(data: Path, tmp_pat
     whole = simulate(labelled(tmp_path, data, rounds=3)).folder
     config = labelled(tmp_path, data, rounds=3, checkpoint_every=1) | {"run-name": "stopped"}
     place = tmp_path / "runs" / "stopped"
-    line = "edelweiss.server_app.report.Report.evaluated"
+    line = "edelweiss.server_app.recorder.Recorder.evaluated"
     with pytest.MonkeyPatch.context() as patch:
-        from edelweiss.server_app.report import Report
+        from edelweiss.server_app.recorder import Recorder
 
-        before = Report.evaluated
+        before = Recorder.evaluated
 
-        def stops(self: Report, number: int, sites: Any) -> None:
+        def stops(self: Recorder, number: int, sites: Any) -> None:
             before(self, number, sites)
             if number == 2:
                 raise RunError("stopped by a test")

@@ -17,7 +17,7 @@ from safetensors.numpy import load_file
 from edelweiss.federation import RunError, TooFewRepliesError
 from edelweiss.server_app import simulate
 from edelweiss.server_app.coordinator import Result
-from edelweiss.server_app.report import Report
+from edelweiss.server_app.recorder import Recorder
 from tests.said import has, lines, warnings
 from tests.server_app import sites
 from tests.server_app.command import command
@@ -178,16 +178,16 @@ def test_a_worker_that_dies_between_two_rounds_is_replaced(
 ) -> None:
     """As when the machine runs out of memory: that happens at any moment, also when a worker has nothing to do."""
     file, t, b = coefficients
-    trained = Report.trained
+    trained = Recorder.trained
 
-    def killing(report: Report, server_round: int, *rest: dict[str, float]) -> None:
+    def killing(report: Recorder, server_round: int, *rest: dict[str, float]) -> None:
         trained(report, server_round, *rest)
         if server_round == 2:
             worker = multiprocessing.active_children()[0]
             worker.kill()
             worker.join()
 
-    monkeypatch.setattr(Report, "trained", killing)
+    monkeypatch.setattr(Recorder, "trained", killing)
     job = saddle_job(tmp_path, workers=2, rounds=6, min_replies=1, **{"saddle.file": str(file)})
     result = simulate(job, quiet=False)
     out = capsys.readouterr().out

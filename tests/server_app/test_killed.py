@@ -27,7 +27,7 @@ from edelweiss.common import to_toml
 from edelweiss.federation import RunError
 from edelweiss.models.storage import write_tensors
 from edelweiss.server_app import Result, run_state, simulate
-from edelweiss.server_app.report import Report
+from edelweiss.server_app.recorder import Recorder
 from tests.said import has, lines, warnings
 from tests.server_app.command import command
 from tests.server_app.sites import saddle_job
@@ -133,14 +133,14 @@ def test_a_file_that_cannot_be_written_leaves_the_one_before(tmp_path: Path) -> 
 
 
 def test_a_run_whose_folder_is_removed_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trained, folder = Report.trained, tmp_path / "runs" / "removed"
+    trained, folder = Recorder.trained, tmp_path / "runs" / "removed"
 
-    def removing(report: Report, server_round: int, *rest: Any) -> None:
+    def removing(report: Recorder, server_round: int, *rest: Any) -> None:
         trained(report, server_round, *rest)
         if server_round == 3:
             shutil.rmtree(folder)
 
-    monkeypatch.setattr(Report, "trained", removing)
+    monkeypatch.setattr(Recorder, "trained", removing)
     with pytest.raises(RunError, check=has(key="run-name", value=folder)):
         simulate(saddle_job(tmp_path, run_name="removed"), quiet=False)
     assert not folder.exists()
@@ -152,14 +152,14 @@ def test_a_run_on_a_full_disk_says_so_and_goes_on_when_there_is_room(
     keys = saddle_job(tmp_path, run_name="full", rounds=6) | {"saddle.dimension": 5000}
     quiet = simulate(keys | {"run-name": "quiet"})
     monkeypatch.setattr(run_state, "SHARE", math.inf)
-    trained, full = Report.trained, files_of(20_000)
+    trained, full = Recorder.trained, files_of(20_000)
 
-    def filling(report: Report, server_round: int, *rest: Any) -> None:
+    def filling(report: Recorder, server_round: int, *rest: Any) -> None:
         trained(report, server_round, *rest)
         if server_round == 4:
             full.__enter__()
 
-    monkeypatch.setattr(Report, "trained", filling)
+    monkeypatch.setattr(Recorder, "trained", filling)
     with pytest.raises(RunError, check=has("--run-config", key="resume")):
         simulate(keys, quiet=False)
     full.__exit__(None, None, None)

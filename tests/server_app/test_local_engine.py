@@ -27,7 +27,7 @@ from edelweiss.server_app import simulate
 from edelweiss.server_app.console import Progress
 from edelweiss.server_app.coordinator import Result, coordinate
 from edelweiss.server_app.local import LocalGrid
-from edelweiss.server_app.report import Record
+from edelweiss.server_app.recorder import Record
 from edelweiss.server_app.shared_memory import Segments, read
 from tests.server_app import sites
 from tests.server_app.sites import SiteGrid, run_at, saddle_job, site_job, table, write_table

@@ -25,7 +25,7 @@ from edelweiss.models import build
 from edelweiss.problems.metrics import ranking
 from edelweiss.server_app import Result, run_state, simulate
 from edelweiss.server_app.local import LocalGrid, unused_run_id
-from edelweiss.server_app.report import Report
+from edelweiss.server_app.recorder import Recorder
 from tests.conftest import LEAVE_REPORT
 from tests.said import has, warnings
 from tests.server_app.sites import REPORT, job, sabotage, saddle_job
@@ -206,14 +206,14 @@ def test_checkpoints_are_written_as_the_run_goes(
     tmp_path: Path, every: int, files: list[int], models: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[bytes] = []
-    trained = Report.trained
+    trained = Recorder.trained
 
-    def looking(report: Report, server_round: int, *rest: dict[str, float]) -> None:
+    def looking(report: Recorder, server_round: int, *rest: dict[str, float]) -> None:
         file = report.folder / "model.safetensors"
         seen.append(file.read_bytes() if file.exists() else b"")
         trained(report, server_round, *rest)
 
-    monkeypatch.setattr(Report, "trained", looking)
+    monkeypatch.setattr(Recorder, "trained", looking)
     monkeypatch.setattr(run_state, "SHARE", math.inf)  # it may take all the time it wants
     simulate(saddle_job(tmp_path, rounds=5, checkpoint_every=every))
     assert seen == [models[rounds] for rounds in files]

@@ -27,7 +27,7 @@ from edelweiss.server_app import run_state, simulate
 from edelweiss.server_app.console import Progress
 from edelweiss.server_app.coordinator import Result, coordinate
 from edelweiss.server_app.local import LocalGrid, unused_run_id
-from edelweiss.server_app.report import Report
+from edelweiss.server_app.recorder import Recorder
 from edelweiss.server_app.run_folder import RunFolder
 from edelweiss.strategies import ALGORITHMS, can_solve
 from tests.said import has, lines
@@ -45,9 +45,9 @@ class StopError(Exception):
 def stop_at(when: tuple[str, int], patch: pytest.MonkeyPatch) -> None:
     """Stop the next run: after a round was trained, before it is noted, or when its messages have been answered."""
     kind, due = when
-    trained, push = Report.trained, LocalGrid.push_messages
+    trained, push = Recorder.trained, LocalGrid.push_messages
 
-    def after(report: Report, server_round: int, *rest: Any) -> None:
+    def after(report: Recorder, server_round: int, *rest: Any) -> None:
         trained(report, server_round, *rest)
         if kind == "trained" and server_round == due:
             raise StopError
@@ -61,7 +61,7 @@ def stop_at(when: tuple[str, int], patch: pytest.MonkeyPatch) -> None:
             raise StopError
         return push(grid, messages)
 
-    patch.setattr(Report, "trained", after)
+    patch.setattr(Recorder, "trained", after)
     patch.setattr(LocalGrid, "push_messages", once_answered)
 
 
@@ -336,7 +336,7 @@ def test_a_complete_run_and_a_folder_of_something_else_are_answered_with_a_line(
 
 def test_two_processes_cannot_share_a_folder(tmp_path: Path, stopped: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = stopped(saddle_job(tmp_path), ("trained", 2))
-    trained = Report.trained
+    trained = Recorder.trained
 
     def meanwhile(*arguments: Any) -> None:
         trained(*arguments)
@@ -344,7 +344,7 @@ def test_two_processes_cannot_share_a_folder(tmp_path: Path, stopped: Any, monke
         with pytest.raises(RunError, check=has(key="resume", value=folder)):
             simulate({"resume": str(folder)})
 
-    monkeypatch.setattr(Report, "trained", meanwhile)
+    monkeypatch.setattr(Recorder, "trained", meanwhile)
     simulate({"resume": str(folder)})
 
 

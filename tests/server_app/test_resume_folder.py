@@ -21,7 +21,7 @@ from edelweiss.federation import RunError
 from edelweiss.lab.cli import main
 from edelweiss.server_app import simulate
 from edelweiss.server_app.coordinator import Result
-from edelweiss.server_app.report import Report
+from edelweiss.server_app.recorder import Recorder
 from edelweiss.server_app.run_folder import RunFolder
 from tests.said import has, lines
 from tests.server_app.sites import saddle_job
@@ -37,16 +37,16 @@ def job(folder: Path, **keys: Value) -> dict[str, Value]:
 
 def stopped(keys: dict[str, Value], after: int) -> Path:
     """Stop a run after a round, and return its folder."""
-    trained = Report.trained
+    trained = Recorder.trained
 
-    def interrupted(report: Report, server_round: int, *rest: Any) -> None:
+    def interrupted(report: Recorder, server_round: int, *rest: Any) -> None:
         trained(report, server_round, *rest)
         if server_round == after:
             raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("edelweiss.server_app.run_state.SHARE", float("inf"))
-        patch.setattr(Report, "trained", interrupted)
+        patch.setattr(Recorder, "trained", interrupted)
         with pytest.raises(KeyboardInterrupt):
             simulate(keys | {"run-name": "stopped"}, quiet=False)
     return Path(str(keys["runs-dir"])) / "stopped"

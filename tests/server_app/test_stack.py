@@ -18,7 +18,7 @@ from edelweiss.server_app import run_state, simulate
 from edelweiss.server_app.console import Progress
 from edelweiss.server_app.coordinator import Result, coordinate
 from edelweiss.server_app.memory_estimate import advice, require_memory, stack_of, worth_it
-from edelweiss.server_app.report import Report
+from edelweiss.server_app.recorder import Recorder
 from tests.problems.example import make
 from tests.said import has, lines
 from tests.server_app.sites import Elsewhere, SiteGrid, hospitals, job, sabotage, saddle_job, site_job
@@ -175,14 +175,14 @@ def test_a_run_that_goes_on_keeps_its_stacks(share: float, tmp_path: Path, monke
     monkeypatch.setattr("edelweiss.server_app.memory_estimate.relative_time", lambda *arguments: share)
     whole = simulate(run)
 
-    def stop(report: Report, server_round: int, *rest: object) -> None:
+    def stop(report: Recorder, server_round: int, *rest: object) -> None:
         trained(report, server_round, *rest)
         if server_round == 3:
             raise KeyboardInterrupt
 
-    trained = Report.trained
+    trained = Recorder.trained
     with monkeypatch.context() as patch:
-        patch.setattr(Report, "trained", stop)
+        patch.setattr(Recorder, "trained", stop)
         with pytest.raises(KeyboardInterrupt):
             simulate(run | {"run-name": "stopped"})
     folder = tmp_path / "runs" / "stopped"

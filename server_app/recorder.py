@@ -1,4 +1,4 @@
-"""What a run leaves in its folder, written as it goes so that an end at any point loses nothing before it."""
+"""Writes a run's results into its folder as it goes, so that an interruption loses nothing."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ def with_nan(value: Any) -> Any:
     return math.nan if value is None else value
 
 
-class Report:
-    """Records a run, a line per round; an observer of `FederatedStrategy.start`.
+class Recorder:
+    """Records a run in metrics.jsonl, a line per round; an observer of `FederatedStrategy.start`.
 
-    A line is complete when the sites have evaluated the round's model, which they do when they receive it: at the
-    start of the next round. Then it is printed and written.
+    Sites evaluate a round's model when they receive it, at the start of the next round; then the line is complete,
+    printed and written.
 
     Parameters
     ----------
@@ -90,16 +90,16 @@ class Report:
         self._open = False
 
     def keep(self, model: ModelFile) -> None:
-        """Write this file from here on."""
+        """Set the model's file, to be written from now on."""
         self._model = model
 
     def take_up(self, record: Record | None, done: int, checksum: int) -> None:
-        """Go on after a round whose line is still open: what was written of it and of later ones goes.
+        """Resume after a round whose line is still open; lines of it and later rounds are removed.
 
         Raises
         ------
         RunError
-            When the lines before it are not those of this checksum.
+            If the earlier lines do not have this checksum.
         """
         try:
             written = read_file(self.lines).splitlines(keepends=True) if os.path.lexists(self.lines) else []
@@ -109,7 +109,7 @@ class Report:
         before = written[: max(0, done - 1)]
         self.checksum = zlib.crc32(b"".join(before))
         if self.checksum != checksum:
-            text = "does not hold the lines that the run wrote: bring it back from a copy, or start the run anew"
+            text = "was altered: restore it from a backup, or start a new run"
             raise RunError(f"resume: {self.lines} {text}", key="resume", value=self.lines)
         if written:
             with atomic_writer(self.lines) as file:
@@ -122,7 +122,7 @@ class Report:
     # ------------------------------------------------------------------ as a run goes
 
     def trained(self, server_round: int, cost: dict[str, float], work: dict[str, float]) -> None:
-        """Open the line of a round; the one before it is as complete as it will get."""
+        """Open the line of a round, and write the previous one."""
         self.flush()
         self.records.append({"round": server_round, **cost, "site-gradients": work})
         self._open = True
@@ -138,14 +138,14 @@ class Report:
         self.on_reply(0, self.config.sites)
 
     def on_reply(self, answered: int, sites: int) -> None:
-        """Show how many sites have answered, in the last evaluation: in all others lines of rounds come and go."""
+        """Show the progress of the final evaluation; other exchanges end with the line of a round."""
         if self.records and self.records[-1]["round"] == self.config.rounds:
             self.progress.evaluating(answered, sites)
 
     def evaluated(self, server_round: int, sites: list[tuple[Site, Metrics]]) -> None:
-        """Complete the line of a round with the sites' evaluations, pooled and one by one.
+        """Complete the line of a round with the sites' evaluations, pooled and by site.
 
-        Where each site has a model of its own, the headline is the mean over the sites; else that of all samples.
+        The headline is over all samples; with personal models it is the mean over the sites.
         """
         if not self.records or self.records[-1]["round"] != server_round:
             return
@@ -164,7 +164,7 @@ class Report:
         self.flush()
 
     def flush(self) -> None:
-        """Write and print the line that is still open."""
+        """Write and print the open line."""
         if not self._open:
             return
         record = self.records[-1]
@@ -180,7 +180,7 @@ class Report:
         self.progress.round(record, self.config.rounds)  # last: a line that is on the screen is in the file
 
     def about(self, content: Mapping[str, Any]) -> None:
-        """Write who takes part, and in what."""
+        """Write about.json."""
         try:
             about.write(content, self.folder)
         except OSError as error:
@@ -191,17 +191,17 @@ class Report:
         self.scores = dict(labels)
 
     def _unwritten(self, path: Path, error: OSError) -> RunError:
-        """Return what ends the run, with what can be done."""
+        """Return the error for an unwritable file, with a fix."""
         if not self.folder.exists():
-            text = f"{self.folder} was removed while the run went on, and with it what it held: start it anew"
+            text = f"{self.folder} was removed during the run: start it again"
             return RunError(text, key="run-name", value=self.folder)
-        how_on = f"when that is mended, the run goes on with --run-config 'resume=\"{self.folder}\"'"
+        how_on = f"then continue with --run-config 'resume=\"{self.folder}\"'"
         return RunError(f"{path} cannot be written ({reason(error)}); {how_on}", key="resume", value=path)
 
     # ------------------------------------------------------------------ at its end
 
     def write(self) -> None:
-        """Write the model that was noted last, and have the lines on the disk."""
+        """Write the last model, and flush the lines to disk."""
         if self._model is not None:
             self._model.write()
         if self.lines.exists():
@@ -209,7 +209,7 @@ class Report:
                 os.fsync(file.fileno())
 
     def close(self) -> None:
-        """Write what is there: the last line, the model."""
+        """Write the last line and the model."""
         self.flush()
         try:
             self.write()
