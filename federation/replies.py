@@ -91,11 +91,9 @@ class ReplyChecker:
             content = dict(answer.content.items())  # Flower's own mapping takes ten times as long at a look
             require_records(content, arrays=ArrayRecord, metrics=ConfigRecord, cost=MetricRecord)
             vectors, cost = Vectors(content["arrays"]), plain(content, "cost", MetricRecord)  # type: ignore[arg-type]
-            if vectors.arrays and _says_nan(vectors):
-                raise BadValuesError(f"says that it diverged, in {', '.join(map(shown, list(vectors.arrays)[:NAMED]))}")
             wrong = record_errors(cost, COST)
             if text := vectors.misfit(self.messages.up(context)):
-                if lost := not_finite(vectors.meant):  # a mask that was made of such entries may have any length
+                if lost := not_finite(vectors.meant):  # a site that diverged sends one NaN; a mask may have any length
                     raise BadValuesError(f"sent NaN or infinity in {', '.join(map(shown, lost[:NAMED]))}")
                 wrong.append(text)
             if wrong:
@@ -186,10 +184,3 @@ class ReplyChecker:
         if names := undefined(metrics):
             raise BadValuesError(f"says that the {names[0]} of the model is nan")
         self._counted[site] = counts
-
-
-def _says_nan(vectors: Vectors) -> bool:
-    """Whether each is one NaN: what of a model stays at the site holds NaN, and nothing but that is told."""
-    return all(array.shape == (1,) for array in vectors.arrays.values()) and all(
-        name in vectors.written and bool(vectors.written[name].isnan()) for name in vectors.arrays
-    )

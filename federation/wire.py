@@ -99,8 +99,7 @@ def unpack(packed: Mapping[str, Array], device: torch.device | str = "cpu") -> A
 
 def beyond(arrays: Arrays, largest: float = LARGEST) -> list[str]:
     """Return the names of the float vectors with an entry that is NaN or larger than this."""
-    floats = {name: v for name, v in arrays.items() if v.is_floating_point() and v.numel()}
-    return [name for name, v in floats.items() if not magnitude(v) <= largest]
+    return [name for name, most in magnitudes(arrays).items() if not most <= largest]
 
 
 def magnitudes(arrays: Arrays) -> dict[str, float]:
