@@ -269,7 +269,7 @@ def bounds(f: FieldInfo) -> dict[str, float]:
 
 def out_of_range(f: FieldInfo) -> Iterator[Value]:
     """Values that an option must refuse: of another type, and right beyond each end of its range."""
-    if isinstance(f.default, str):
+    if isinstance(f.default, str | bool):
         yield from ("text", 1)
         return
     yield from ("text", True, math.nan, math.inf, 10**400)
