@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import pickle
 from collections.abc import Iterator, Mapping
 from functools import partial
 from types import CodeType, FunctionType, ModuleType
@@ -77,7 +78,11 @@ def _content(value: Any, within: tuple[object, ...]) -> str:
     if hasattr(value, "tobytes") or hasattr(value, "numpy"):
         array = value.numpy() if hasattr(value, "numpy") else value
         return f"{type(value).__name__} {array.dtype}{array.shape}{hashlib.sha256(array.tobytes()).hexdigest()}"
-    raise PlugInError(
-        f"a local function, or a partial, that holds {shown(value)} cannot be told apart from one that holds another: "
-        "write a class or a function at the top of a module, and give it numbers, texts or arrays"
-    )
+    try:
+        return f"{type(value).__qualname__} {hashlib.sha256(pickle.dumps(value, 5)).hexdigest()}"
+    except Exception:  # whatever its state raises
+        text = (
+            f"a local function, or a partial, that holds {shown(value)} cannot be told apart from one that holds "
+            "another: write a class or a function at the top of a module, and give it what can be saved"
+        )
+        raise PlugInError(text) from None

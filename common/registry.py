@@ -157,7 +157,7 @@ class Registry(dict[str, T]):
 
 def not_loaded(names: Mapping[str, str]) -> str:
     """Say that a file names what this process does not know, by run-config key, and what to do about it."""
-    lacks = [f"{key}={name if ':' in name else f'MODULE:{name}'}" for key, name in names.items()]
+    lacks = [f"{key}={name if ':' in name else 'MODULE:NAME'}" for key, name in names.items()]
     given = " ".join(f"--plug-in {each}" for each in lacks)
     return (
         f"{', '.join(f'{key} = {shown(name)}' for key, name in names.items())}: not built in, and no file makes a "

@@ -6,6 +6,7 @@ share the tensors with their parent.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +19,7 @@ from edelweiss.datasets.files import Places
 from edelweiss.datasets.labels import stratum
 from edelweiss.datasets.partition import NATURAL, Rows, partition
 from edelweiss.datasets.patient_ids import keyed_holdout
-from edelweiss.datasets.reading import PATIENTS, Pool, pool_of
+from edelweiss.datasets.reading import PATIENTS, Pool, outside_source, pool_of
 from edelweiss.datasets.samples import Samples
 from edelweiss.datasets.source import Change, Digests, Ints, Mask, Source
 from edelweiss.datasets.sources import SOURCES
@@ -148,6 +149,9 @@ def features_of(config: DataConfig) -> tuple[str, ...]:
         return tuple(sorted(column.name for column in config.study.columns)) if config.study else ()
     if config.dataset in (TABLE, FOLDERS):
         return pool_of(config, Places.of(config.data_root, config.download)).source.features
+    if config.dataset in SOURCES.given:
+        with suppress(Exception):  # of the caller's function: a coordinator may lack what its sites have
+            return outside_source(config.dataset).features
     return SOURCES[config.dataset].features if config.dataset in SOURCES else ()
 
 

@@ -6,10 +6,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from threading import Lock
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -87,6 +89,9 @@ THINGS: list[Callable[[], Any]] = [
             np,
             Net,
             nn.Linear,
+            pd.DataFrame({"a": [1, 2]}),
+            pd.DataFrame({"a": [1, 3]}),
+            Path("a"),
             {"deep": [partial(Net, 5)]},
             {"deep": [partial(Net, 6)]},
         )

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -125,6 +126,18 @@ if __name__ == "__main__":
 """
     done = in_a_fresh_process(folder, code)
     assert done.stdout.strip() == "True", done.stderr
+
+
+def test_a_model_knows_the_columns_of_a_function_s_table(mine: Any, folder: Path) -> None:
+    rows = pd.DataFrame(np.random.default_rng(0).normal(size=(80, 3)), columns=["b", "c", "a"])
+    rows["clinic"], rows["died"] = ["north", "south"] * 40, (rows["c"] > 0.5) * 1
+
+    def clinics() -> Any:
+        return ew.table(rows, sites="clinic", label="died")
+
+    run = ew.simulate("fedavg", "bce", clinics, model=mine.Net, runs_dir=folder / "runs", **QUICK)
+    assert TrainedModel.read(run.folder).model_schema.features == ("a", "b", "c")
+    assert list(run.predict(rows[["c", "a", "b"]])["score"]) == list(run.predict(rows)["score"])
 
 
 def test_what_differs_by_its_arguments_is_told_apart(mine: Any, folder: Path) -> None:
