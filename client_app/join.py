@@ -236,6 +236,16 @@ def alone_in(folder: Path) -> Iterator[None]:
         yield
 
 
+def say_rules(policy: str) -> None:
+    """Log the site's own rules, from this file, so that its operator sees one that a damaged file has lost."""
+    from edelweiss.client_app.policy import Policy, PolicyError
+
+    try:
+        log.info("rules %s: %s", f"of {policy}" if policy else "without a file", Policy.read(policy).in_words())
+    except PolicyError as error:
+        log.error("%s", error)
+
+
 def join(config: JoinConfig) -> int:
     """Join and serve until told to end; return the exit code.
 
@@ -254,6 +264,7 @@ def join(config: JoinConfig) -> int:
     log.info("release %s; joining %s as %s", fingerprint(), config.superlink, config.name or "the name of its data")
     if config.data_dir and not config.names_label:
         log.warning("no label: each run chooses the column of your data; set yours, as in label = 'outcome'")
+    say_rules(config.policy)
     with ExitStack() as stack:
         if config.state_dir:
             stack.enter_context(alone_in(Path(config.state_dir).expanduser()))

@@ -38,7 +38,7 @@ def examine_data(config: JoinConfig) -> Iterator[Finding]:
     except ConfigError as error:
         yield Finding("error", "rules", "; ".join(error.problems))
         return
-    yield Finding("ok", "rules", f"from {config.policy}" if config.policy else "the defaults, which are protective")
+    yield Finding("ok", "rules", f"{f'from {config.policy}: ' * bool(config.policy)}{policy.in_words()}")
     yield from _plug_ins(policy)
     if not config.names_label:
         text = "no label: each run chooses the column; set label to yours"

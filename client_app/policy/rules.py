@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -20,6 +21,8 @@ from edelweiss.config.values import AlgorithmName, ModelName, ProblemName, Share
 from edelweiss.datasets.config import SITE
 from edelweiss.federation.fingerprint import release
 from edelweiss.problems import PROBLEMS
+
+log = logging.getLogger("edelweiss")
 
 Count = Annotated[int, Field(ge=0, le=10**9)]
 Fewest = Annotated[int, Field(ge=1, le=10**9)]
@@ -171,7 +174,25 @@ class Policy(Keys):
         policy, others = cls.checked(table)
         if policy is None or wrong or others:
             raise PolicyError(f"policy of {path}", wrong + others)
+        if changes := _LAST.get(path, policy).changes(policy):
+            log.warning("%s has changed: %s", path, "; ".join(changes))
+        _LAST[path] = policy
         return policy
+
+    def changes(self, other: Policy) -> list[str]:
+        """Return the rules that another policy has otherwise; of texts that are secrets only that they differ."""
+        names = {field.alias or name: name for name, field in type(self).model_fields.items()}
+        pairs = ((key, getattr(self, name), getattr(other, name)) for key, name in names.items())
+        return [
+            f"another {key}" if key in ("seed", "compare-patients") else f"{key} = {after!r}, was {before!r}"
+            for key, before, after in pairs
+            if before != after
+        ]
+
+    def in_words(self) -> str:
+        """Return the rules that are not the defaults."""
+        own = _protective().changes(self)
+        return "; ".join([*(text.partition(", was ")[0] for text in own), "all others are the defaults"])
 
     @property
     def asks(self) -> bool:
@@ -203,6 +224,9 @@ class Policy(Keys):
                 yield f"folds = {run.folds}: the held-out split is this site's decision, and it allows {other}"
             if self.strict and not run.folds and run.holdout_share != self.holdout_share:
                 yield f"holdout-share = {run.holdout_share:g}: this site allows {self.holdout_share:g}"
+
+
+_LAST: dict[str, Policy] = {}  # what this process has read last, by file
 
 
 @cache

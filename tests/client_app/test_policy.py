@@ -393,8 +393,13 @@ def test_a_run_waits_for_the_operator(
             assert main(["refuse", run, "--state-dir", str(hospital.state)]) == 1
         else:
             assert answer == train(grid) == "its operator refused the run"
+    capsys.readouterr()
     assert main(["runs", "--state-dir", str(hospital.state)]) == 0
-    assert capsys.readouterr().out
+    assert [record for record in records.runs() if record.waits] == []
+    [run] = {record.run for record in records.runs()}
+    assert run not in capsys.readouterr().out
+    assert main(["runs", "--all", "--state-dir", str(hospital.state)]) == 0
+    assert run in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("wrong", [{"shape": [3]}, {"scale": [1.0]}, {"classes": 1}])

@@ -7,9 +7,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import hypothesis.strategies as st
 import numpy as np
 import pydicom
 import pytest
+from hypothesis import HealthCheck, given, settings
 from PIL import Image
 from pydicom.encaps import encapsulate
 from pydicom.pixels.processing import apply_modality_lut, apply_windowing
@@ -327,3 +329,67 @@ def test_without_pydicom_a_line_says_how_to_install_it(tmp_path: Path, monkeypat
     kind = fault(file)
     assert kind == PYDICOM
     assert "pip install -c constraints.txt '.[dicom]'" in kind.mend
+
+
+# ---------------------------------------------------------------------- damage
+
+SIZE = (16, 20)
+many = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200, deadline=None)
+
+
+def read_or_refused(file: Path) -> np.ndarray | None:
+    """Return the image of a file that may be damaged, None if it is refused; nothing else may happen."""
+    try:
+        size = header(file)
+        found = pixels(file, AS_IS, grey=True)
+    except BadImageError:
+        return None
+    assert found.dtype == np.uint8
+    assert found.shape[-2:] == (size.height, size.width)
+    return found
+
+
+@many
+@given(place=st.integers(0, 700), change=st.integers(1, 255), preamble=st.booleans(), implicit=st.booleans())
+def test_another_byte_of_a_header_is_read_or_refused(
+    tmp_path: Path, place: int, change: int, preamble: bool, implicit: bool
+) -> None:
+    made = dataset(ramp(SIZE), 12, WindowCenter=2000, WindowWidth=900, RescaleSlope="2", RescaleIntercept="-5")
+    made.file_meta.TransferSyntaxUID = ImplicitVRLittleEndian if implicit else ExplicitVRLittleEndian
+    content = bytearray(write(tmp_path / "x.dcm", made).read_bytes()[0 if preamble else 132 :])
+    content[place % (len(content) - 2 * SIZE[0] * SIZE[1])] ^= change
+    (tmp_path / "x.dcm").write_bytes(content)
+    read_or_refused(tmp_path / "x.dcm")
+
+
+@many
+@given(share=st.floats(0, 1, exclude_max=True), preamble=st.booleans())
+def test_a_file_that_was_cut_is_refused(tmp_path: Path, share: float, preamble: bool) -> None:
+    content = write(tmp_path / "x.dcm", dataset(ramp(SIZE), 12)).read_bytes()[0 if preamble else 132 :]
+    (tmp_path / "x.dcm").write_bytes(content[: int(share * len(content))])
+    assert read_or_refused(tmp_path / "x.dcm") is None
+
+
+@pytest.mark.parametrize(
+    ("tag", "value"),
+    [
+        *(("Rows", count) for count in (15, 17, 0, None)),
+        *(("Columns", count) for count in (19, 21, 65535)),
+        *(("BitsAllocated", bits) for bits in (8, 12, 0)),
+        ("RescaleSlope", "0"),
+        ("SamplesPerPixel", 3),
+        ("NumberOfFrames", 2),
+        ("PhotometricInterpretation", "NONE"),
+        *((name, None) for name in ("PixelData", "BitsStored", "PhotometricInterpretation")),
+    ],
+)
+@pytest.mark.parametrize("preamble", [True, False])
+def test_a_header_that_contradicts_its_pixels_is_refused(tmp_path: Path, tag: str, value: Any, preamble: bool) -> None:
+    made = dataset(ramp(SIZE), 12)
+    if value is None:
+        delattr(made, tag)
+    else:
+        setattr(made, tag, value)
+    file = write(tmp_path / "x.dcm", made)
+    file.write_bytes(file.read_bytes()[0 if preamble else 132 :])
+    assert read_or_refused(file) is None

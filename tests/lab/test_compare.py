@@ -390,6 +390,22 @@ def test_the_legend_names_every_group_and_covers_no_curve(runs: Path) -> None:
     assert 0 <= legend.get_window_extent().y0 < legend.get_window_extent().y1 <= below
 
 
+def test_runs_of_other_code_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folders = [
+        leave(tmp_path / f"{lr}-{seed}", [0.5, 0.6], seed=seed, **{"codasca.lr": lr})
+        for lr in (0.1, 0.2)
+        for seed in (0, 1)
+    ]
+    for codes in (["aaaa1111"] * 4, ["aaaa1111"] * 3 + ["bbbb2222"]):
+        for folder, code in zip(folders, codes, strict=True):
+            status = json.loads((folder / "status.json").read_text(encoding="utf-8"))
+            (folder / "status.json").write_text(json.dumps(status | {"app": code}), encoding="utf-8")
+        assert main(["compare", *map(str, folders)]) == 0
+        said = lines(capsys.readouterr().out, "aaaa1111")
+        assert len(said) == len(set(codes)) - 1
+    assert lines("\n".join(said), "bbbb2222")
+
+
 @pytest.mark.slow
 def test_real_runs_are_compared_in_several_ways(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     job = {"problem": "saddle", "sites": 2, "rounds": 3, "local-steps": 2, "workers": 1}
@@ -403,6 +419,7 @@ def test_real_runs_are_compared_in_several_ways(tmp_path: Path, capsys: pytest.C
     assert main(arguments) == 0
     told = capsys.readouterr().out
     assert "| local-sgda | 2 |" in told
+    assert not lines(told, json.loads(next(tmp_path.glob("runs/*/status.json")).read_text())["app"])
     assert len(list((tmp_path / "out").glob("*.pdf"))) == 2
     assert main(["compare", str(tmp_path)]) == 2
     assert str(tmp_path) in capsys.readouterr().err
