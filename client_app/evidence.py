@@ -86,7 +86,7 @@ def _told(site: OpenSite, known: Mask, scores: Floats, labels: Floats, theirs: F
     if theirs is None:
         return Reported(own, design, groups)
     _, compared, covariance = paired(scores, theirs, labels, patients)
-    shares = not site.run.strategy.personalised  # otherwise nothing is pooled
+    shares = not site.run.personalised  # otherwise nothing is pooled
     return Reported(own, design, groups, compared, covariance, Counts.of(theirs, labels) if shares else None)
 
 

@@ -11,6 +11,7 @@ import torch
 
 from edelweiss.client_app.errors import RefusedError
 from edelweiss.client_app.evidence import differing, own_maps, told
+from edelweiss.client_app.fine_tuning import fine_tuned
 from edelweiss.client_app.model_card import write_card
 from edelweiss.client_app.model_metadata import model_facts
 from edelweiss.client_app.oracle import SiteOracle, stream
@@ -113,9 +114,12 @@ def evaluate(request: EvaluateRequest, site: OpenSite) -> Outgoing:
     kept_here = "buffers" in (memory or own)
     statistics = _load_statistics(problem, sent, memory or own)
     model = own or strategy.personal(sent, memory, here.fresh)
+    if site.run.fine_tune and not own:
+        model = fine_tuned(request, site, model)
+        statistics = None if statistics is None else problem.buffers()
     data = site.data()
-    shared = site.run.share_model and data is not None and not strategy.personalised
-    mine = dict(model) if strategy.personalised or shared else {}
+    shared = site.run.share_model and data is not None and not site.run.personalised
+    mine = dict(model) if site.run.personalised or shared else {}
     maps = own_maps(site, request, model) if mine else None  # before the network gets another model's statistics
     more = False  # whether a second request follows; a run stopped before it needs the memory
     other = request.other.on(problem.device)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from edelweiss.client_app.fine_tuning import finite, own_rate, trained
 from edelweiss.client_app.oracle import SiteOracle, stream
 from edelweiss.client_app.recalibration import Entry, fitted
 from edelweiss.common import shorter, shown
@@ -22,7 +23,7 @@ from edelweiss.models.storage import StoredTensors
 from edelweiss.problems import PROBLEMS, ProblemError, ranks
 from edelweiss.problems.network import NetworkProblem
 from edelweiss.problems.scalars import restore_scalars
-from edelweiss.strategies.local_steps import Descent, existing
+from edelweiss.strategies.local_steps import existing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -233,10 +234,8 @@ def personalise(
         if problem.buffers().numel() and (given.untrained or config.bn == "local"):
             warm_up(problem, x, oracle)
         before = problem.metrics(x, y, held_out)
-        descent = Descent()
-        for _ in range(steps):
-            y = descent.step(x, y, oracle, lr, lr_dual, part=slice(split, None))
-    if not x.isfinite().all() or not (y is None or y.isfinite().all()):
+        y = trained(x, y, oracle, steps, lr, lr_dual, slice(split, None))
+    if not finite(x, y):
         raise PersonaliseError(f"training the head diverges: lower the step size, --lr {lr:g}")
     after = problem.metrics(x, y, held_out)
     maps = probabilities(problem, x, held_out)
@@ -294,9 +293,3 @@ def warm_up(problem: NetworkProblem, x: Tensor, oracle: SiteOracle) -> None:
             batch = oracle.draw()
             assert batch is not None, "a network learns from batches"
             problem.outputs(batch[0])
-
-
-def own_rate(config: RunConfig, *names: str) -> float:
-    """Return the run's step size: the first of these fields that its algorithm has, else 0.1."""
-    strategy = config.strategy
-    return float(next((getattr(strategy, name) for name in names if hasattr(strategy, name)), 0.1))

@@ -104,7 +104,7 @@ def _wrong_config(config: Mapping[str, Any], run: RunConfig, gives_evidence: boo
     """Return what is wrong with what a message says of itself."""
     told = {key: value for key, value in config.items() if key not in SUMMARY_KEYS}
     schema, labels = _message(run, last), max(1, len(run.several))
-    if last and "merged" in told and gives_evidence and run.compare_with and not run.strategy.personalised:
+    if last and "merged" in told and gives_evidence and run.compare_with and not run.personalised:
         schema = Schema({**schema, "merged": several(binary(ENTRY), (4 * labels,))})
     if wrong := record_errors(told, schema):
         return wrong

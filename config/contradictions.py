@@ -41,6 +41,7 @@ def contradictions(run: RunConfig) -> list[str]:
         _table,
         _split,
         _pooled,
+        _fine_tune,
         _wire,
         _rest,
     )
@@ -280,6 +281,27 @@ def _pooled(run: RunConfig) -> Iterator[str]:
             f"pooled = true leaves no sites to tell apart, and algorithm = {run.algorithm!r} gives each a model of its "
             'own: take false, or another algorithm, such as "fedavg"'
         )
+
+
+def _fine_tune(run: RunConfig) -> Iterator[str]:
+    """Local fine-tuning of a common model."""
+    if not run.fine_tune:
+        for key, value, default in (
+            ("fine-tune-lr", run.fine_tune_lr, 0.0),
+            ("fine-tune-part", run.fine_tune_part, "model"),
+        ):
+            if value != default:
+                yield f"{key} = {shown(value)} is about fine-tune, which is 0: set it, such as 50"
+        return
+    if ALGORITHMS[run.algorithm].personalised:
+        yield (
+            f"fine-tune = {run.fine_tune} makes a site's model of a common one, and algorithm = {run.algorithm!r} has "
+            "none: take 0"
+        )
+    if not PROBLEMS[run.problem].needs_data:
+        yield f"fine-tune = {run.fine_tune} is on a site's samples, and problem = {run.problem!r} has none: take 0"
+    if run.pooled:
+        yield f"fine-tune = {run.fine_tune}: with pooled = true a site has no samples of its own: take 0"
 
 
 def _rest(run: RunConfig) -> Iterator[str]:

@@ -153,6 +153,11 @@ class RunConfig(RunKeys):
         return Encoding(self.wire, frozenset(self.strategy.messages.estimates if self.wire_estimators else ()))
 
     @property
+    def personalised(self) -> bool:
+        """Whether each site ends with a model of its own: by the algorithm, or by fine-tuning."""
+        return bool(ALGORITHMS[self.algorithm].personalised or self.fine_tune)
+
+    @property
     def remembers(self) -> bool:
         """Whether a site keeps state between rounds."""
         return bool(self.strategy.messages.remembers or self.wire_estimators)

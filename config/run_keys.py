@@ -22,6 +22,7 @@ from edelweiss.config.values import (
     PartitionName,
     Positive,
     ProblemName,
+    Rate,
     SamplerName,
     Seconds,
     Seed,
@@ -120,6 +121,13 @@ class RunKeys(Keys):
     concentration: Above0 = Field(
         1.0, description="of the dirichlet partition: the smaller, the more the sites' class mixes differ"
     )
+    fine_tune: Natural = Field(
+        0,
+        description="local steps that each site takes on its own samples from the final model, which it then keeps and "
+        "evaluates; 0: none",
+    )
+    fine_tune_lr: Rate = Field(0.0, description="step size of fine-tune; 0: the algorithm's local one")
+    fine_tune_part: Literal["model", "head"] = Field("model", description="what fine-tune trains")
     pooled: bool = Field(
         False,
         description="train as if all sites' training samples were in one place: what the algorithm does without "

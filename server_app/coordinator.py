@@ -141,7 +141,7 @@ def _coordinate(
     finally:
         recorder.tracking.close()
         folder.close()
-    personalised = config.strategy.personalised
+    personalised = config.personalised
     progress.sites(recorder.records, sizes, personalised=personalised)
     for line in in_words(recorder.evidence) if recorder.evidence else ():
         progress.say(line)

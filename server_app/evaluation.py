@@ -9,7 +9,6 @@ from edelweiss.datasets import DataError, fingerprints, load_test
 from edelweiss.problems import PROBLEMS
 from edelweiss.server_app.local import LocalGrid
 from edelweiss.server_app.recorder import plain
-from edelweiss.strategies import ALGORITHMS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +28,7 @@ def central_evaluation(
 
     Models or batch-norm statistics that stay at the sites cannot be evaluated here.
     """
-    possible = not ALGORITHMS[config.algorithm].personalised and (test is not None or not problem.needs_data)
+    possible = not config.personalised and (test is not None or not problem.needs_data)
     every = config.evaluate_every
 
     def evaluate(server_round: int, model: Arrays) -> dict[str, float] | None:
@@ -62,7 +61,7 @@ def common_test_set(
 ) -> Samples | None:
     """Return the common test set; None if there is none, as with hospitals' folders."""
     wanted = PROBLEMS[config.problem].needs_data and config.central_test and config.dataset != "site"
-    if not wanted or config.bn != "average" or ALGORITHMS[config.algorithm].personalised:
+    if not wanted or config.bn != "average" or config.personalised:
         return None
     test = load_test(config.data())
     if test is None:

@@ -20,7 +20,6 @@ from edelweiss.problems import ranks
 from edelweiss.problems.metrics import shown
 from edelweiss.problems.network import NetworkProblem
 from edelweiss.server_app.init_model import InitModel, other_labels
-from edelweiss.strategies import ALGORITHMS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -55,7 +54,7 @@ def evidence_of(
         if labels.get(name) or tested.get(name):
             found[name] = summary(
                 labels.get(name, {}),
-                common=not ALGORITHMS[config.algorithm].personalised,
+                common=not config.personalised,
                 log_odds=problem.log_odds,
                 test=tested.get(name),
                 asked_to_compare=other is not None,

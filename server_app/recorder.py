@@ -15,7 +15,6 @@ from edelweiss.problems.metrics import HEADLINE, TIES, ties
 from edelweiss.problems.pooling import across_sites, all_ties, pool
 from edelweiss.server_app import about
 from edelweiss.server_app.evidence import write as write_evidence
-from edelweiss.strategies import ALGORITHMS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -83,7 +82,7 @@ class Recorder:
         self.lines = folder / "metrics.jsonl"
         self.records: list[Record] = []
         self.checksum = 0  # CRC-32 of the lines that are written
-        self.personalised = ALGORITHMS[config.algorithm].personalised
+        self.personalised = config.personalised
         self.scores: dict[str, Mapping[str, evidence.Site]] = {}
         self.evidence: dict[str, Any] | None = None
         self._model: ModelFile | None = None

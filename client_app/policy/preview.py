@@ -25,8 +25,10 @@ def shown(site: OpenSite, data: SiteData | None) -> dict[str, str]:
     }
     if data is None:
         return lines
-    if run.share_model or strategy.personalised:
-        lines["keeps here"] = "its own model" if strategy.personalised else "the final model of all sites"
+    if run.fine_tune:
+        lines["fine-tunes"] = f"{run.fine_tune} steps on its own samples, at the end"
+    if run.share_model or run.personalised:
+        lines["keeps here"] = "its own model" if run.personalised else "the final model of all sites"
     facts = site.facts()
     counts = {"examples": facts.examples, "held-out": facts.held_out, "positives": facts.positives}
     told = ", ".join(f"{name} = {count}" for name, count in counts.items() if count is not None)

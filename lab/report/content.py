@@ -22,7 +22,6 @@ from edelweiss.problems import PROBLEMS
 from edelweiss.problems.metrics import HEADLINE, by_label
 from edelweiss.server_app import about
 from edelweiss.server_app.evidence import FILE as EVIDENCE
-from edelweiss.strategies import ALGORITHMS
 
 UNKNOWN = "not known here"
 MOST_NAMES = 50  # of inputs
@@ -72,7 +71,7 @@ class Content:
     @property
     def personalised(self) -> bool:
         """Whether each site has a model of its own."""
-        return ALGORITHMS[self.config.algorithm].personalised
+        return self.config.personalised
 
     @property
     def labels(self) -> tuple[str, ...]:
