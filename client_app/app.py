@@ -19,7 +19,7 @@ T = TypeVar("T")
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from edelweiss.client_app.request_pipeline import Passage
+    from edelweiss.client_app.request_pipeline import Pipeline
     from edelweiss.client_app.vectorised import Update, Updated
 
 log = logging.getLogger("edelweiss")
@@ -36,9 +36,9 @@ def in_kind(message: Message, context: Context, answer: Callable[[Message, Conte
 
 def answered(kind: str, message: Message, context: Context) -> Message:
     """Answer a message, see `client_app.handlers`."""
-    from edelweiss.client_app.request_pipeline import Passage
+    from edelweiss.client_app.request_pipeline import Pipeline
 
-    return Passage(kind, message, context).done_alone()
+    return Pipeline(kind, message, context).done_alone()
 
 
 app = ClientApp(mods=[in_kind])
@@ -58,7 +58,7 @@ def answer(message: Message, context: Context) -> Message:
         return answered(kind, message, context)
     from edelweiss.client_app.audit import Audit
 
-    known = kind.removesuffix(".default") in KINDS  # else Flower answers that there is no such function
+    known = kind.removesuffix(".default") in KINDS  # otherwise Flower replies that the function does not exist
     if not known and (audit := Audit.of(context)):
         audit.turned_away(message, f"no message is called {kind[:64]!r}")
     return app(message, context)
@@ -69,31 +69,31 @@ def call_together(messages: Sequence[Message], contexts: Sequence[Context]) -> l
     if len(messages) == 1 or messages[0].metadata.message_type != "train":
         each = zip(messages, contexts, strict=True)
         return [_surviving(message, partial(answer, message, context)) for message, context in each]
-    from edelweiss.client_app.request_pipeline import Passage
+    from edelweiss.client_app.request_pipeline import Pipeline
     from edelweiss.client_app.vectorised import updated
 
-    def begun(message: Message, context: Context) -> Passage:
-        passage = Passage("train", message, context)
-        if passage.update and not passage.update.stacks:
-            passage.done_alone()  # before another site's statistics are loaded into the shared network
-        return passage
+    def begun(message: Message, context: Context) -> Pipeline:
+        pipeline = Pipeline("train", message, context)
+        if pipeline.update and not pipeline.update.stacks:
+            pipeline.done_alone()  # before another site's statistics are loaded into the shared network
+        return pipeline
 
-    def finished(passage: Passage, do: Callable[[], Updated]) -> Message:
-        passage.done(do)
-        return passage.answer
+    def finished(pipeline: Pipeline, do: Callable[[], Updated]) -> Message:
+        pipeline.done(do)
+        return pipeline.answer
 
     answers: list[Message | None] = [None] * len(messages)
-    waiting: list[tuple[int, Passage, Update]] = []
+    waiting: list[tuple[int, Pipeline, Update]] = []
     for i, (message, context) in enumerate(zip(messages, contexts, strict=True)):
-        passage = _surviving(message, partial(begun, message, context))
-        if isinstance(passage, Message):
-            answers[i] = passage
-        elif passage.update is None:
-            answers[i] = passage.answer
+        pipeline = _surviving(message, partial(begun, message, context))
+        if isinstance(pipeline, Message):
+            answers[i] = pipeline
+        elif pipeline.update is None:
+            answers[i] = pipeline.answer
         else:
-            waiting.append((i, passage, passage.update))
-    for (i, passage, _), do in zip(waiting, updated([update for _, _, update in waiting]), strict=True):
-        answers[i] = _surviving(messages[i], partial(finished, passage, do))
+            waiting.append((i, pipeline, pipeline.update))
+    for (i, pipeline, _), do in zip(waiting, updated([update for _, _, update in waiting]), strict=True):
+        answers[i] = _surviving(messages[i], partial(finished, pipeline, do))
     return [answer for answer in answers if answer is not None]
 
 

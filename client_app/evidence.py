@@ -102,7 +102,7 @@ def differing(site: OpenSite, request: EvaluateRequest, model: Arrays, other: Ar
     """
     if not site.exact:
         raise RefusedError(
-            f"it tells of its patients in groups of {site.policy.fewest_of_each_class}, so it compares no two models "
+            f"it reports scores in groups of {site.policy.fewest_of_each_class}, so it compares no two models "
             "patient by patient"
         )
     scores, labels = _scored(site, request, model)

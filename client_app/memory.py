@@ -106,7 +106,7 @@ class Memory:
     def __init__(self, state_dir: str, run: str, site: str, provenance: Provenance | None = None) -> None:
         self._state = state_folder(state_dir)
         self._run, self._site = run.replace("/", "_"), site.replace("/", "_")
-        self._of_whom: Provenance = {"run": run, "site": site}
+        self._owner: Provenance = {"run": run, "site": site}
         self.folder = memory_folder(self._state, self._run, self._site)
         self.provenance = provenance
 
@@ -193,13 +193,13 @@ class Memory:
             stored = StoredTensors.read(self.model_path)
         except (OSError, ValueError):
             raise StateError(self.model_path, {}, self._of_model) from None
-        says = self._of_whom.keys() & stored.facts.keys()  # earlier releases wrote neither
+        says = self._owner.keys() & stored.facts.keys()  # earlier releases wrote neither
         self._require_own(self.model_path, stored, self._of_model if says else self.provenance or {})
 
     @property
     def _of_model(self) -> Provenance:
         """The origin of a saved model; includes the run, since two runs and sites may give the same file name."""
-        return {**(self.provenance or {}), **self._of_whom}
+        return {**(self.provenance or {}), **self._owner}
 
     def keep(self, model: Arrays, facts: Mapping[str, object]) -> Path:
         """Save the site's own model permanently; return its path.

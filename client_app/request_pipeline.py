@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("edelweiss")
 
 
-class Passage:
+class Pipeline:
     """A message in the site's pipeline.
 
     Parameters

@@ -1,4 +1,4 @@
-"""What the server sends in a phase, and to which sites: the way down."""
+"""The server's messages of a phase, and the sites that they go to."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
 
 @dataclass
 class Broadcast:
-    """The way of a run's vectors from the server to the sites.
+    """Writes the server's messages to the sites.
 
     Attributes
     ----------
     declared : RunMessages
-        Of the run's algorithm, which says what each site is sent, and how many of them take part in a round.
+        The declared messages of the run.
     sites : sequence of Site
-        All of the run.
+        All sites of the run.
     residual : Arrays
-        What the encoding took away from what was sent, and adds to what is sent next.
+        Rounding errors of sent vectors, added to the next ones.
     shuffle : numpy.random.Generator, optional
-        Draws the order in which messages leave, where the answers that come first are the round's; see `Exchange`.
+        Shuffles the messages if the algorithm drops stragglers; see `Exchange`.
     """
 
     declared: RunMessages
@@ -56,7 +56,7 @@ class Broadcast:
 
     @property
     def shuffle_state(self) -> Any:
-        """Where ``shuffle`` stands, as JSON has it; None where there is none."""
+        """The state of ``shuffle`` as JSON, or None."""
         return self.shuffle and self.shuffle.bit_generator.state
 
     @shuffle_state.setter
@@ -72,29 +72,29 @@ class Broadcast:
         told: Mapping[str, object],
         known: Mapping[int, float],
     ) -> list[Message]:
-        """Write a phase's messages to the sites that take part in this round; equal contents are serialised once.
+        """Write a phase's messages to the round's participants; shared vectors are serialised once.
 
         Parameters
         ----------
         state, buffers : Arrays
-            What the server keeps, and the averaged batch-norm statistics, which go to every site.
+            The server's state, and the averaged batch-norm statistics, which go to every site.
         context : RoundContext
-            Where the run stands.
+            The phase and round.
         told : mapping
-            What all sites are told, see `federation.messages.order`.
+            Fields common to all sites, see `federation.messages.order`.
         known : mapping of int to float
-            The magnitudes of vectors that have been scanned, by their ``id``.
+            Known magnitudes of vectors, by their ``id``.
 
         Raises
         ------
         StrategyError
             For vectors that the algorithm's table lacks.
         RunError
-            For a state that overflows, or that the encoding has no numbers for.
+            For a state that overflows, or exceeds the encoding's range.
         """
         vectors: list[Tensor] | None = None
         packed: ArrayRecord | None = None
-        before = self.residual  # of this phase: an estimator is the same for all sites
+        before = self.residual  # of this phase; an estimator is the same for all sites
         messages = []
         for site in self.participants(context.round):
             own = self.algorithm.broadcast(state, context, site)
@@ -109,7 +109,7 @@ class Broadcast:
         return messages
 
     def _require_representable(self, sent: Arrays, known: Mapping[int, float]) -> None:
-        """Raise RunError for vectors that no site would accept."""
+        """Raise RunError for vectors that sites would reject."""
         floats = {name: v for name, v in sent.items() if v.is_floating_point() and v.numel()}
         most = {name: known[id(v)] if id(v) in known else magnitude(v) for name, v in floats.items()}
         if bad := [name for name, m in most.items() if not m <= LARGEST]:

@@ -1,4 +1,4 @@
-"""What travels between the coordinator and its sites: requests and replies, each written and read in one place."""
+"""Requests and replies between the coordinator and its sites, each written and read in one place."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ DTYPE = attrgetter("dtype")
 
 
 def order(config: Mapping[str, object], context: RoundContext) -> dict[str, object]:
-    """Return what all sites are told in a phase: what they cannot know of the turn; all else is in the run-config."""
+    """Return the message fields of a phase that are common to all sites."""
     told = {"app": fingerprint(), "round": context.round, "phase": context.phase, "sites": context.sites}
     return {**config, **told}
 
@@ -46,20 +46,20 @@ def message(
     asked: Mapping[str, object] | None = None,
     **more: ArrayRecord,
 ) -> Message:
-    """Write a message with an `order`, to which it adds who the site is.
+    """Write a message with the fields of `order`, and the site's index and name.
 
     Parameters
     ----------
     arrays : ArrayRecord
         The vectors.
     told : mapping
-        What all sites are told.
+        The fields common to all sites.
     site : Site
         The addressee.
     kind : str
         ``"train"`` or ``"evaluate"``.
     asked : mapping, optional
-        What this site alone is asked.
+        Fields for this site only.
     more
         Further records of vectors, by name.
     """
@@ -71,7 +71,7 @@ def message(
 
 
 class Vectors:
-    """The vectors of a message at the end that it came to: unpacked once and decoded once, whoever looks at them.
+    """The vectors of a received message, unpacked and decoded once.
 
     Parameters
     ----------
@@ -92,21 +92,21 @@ class Vectors:
 
     @property
     def written(self) -> Arrays:
-        """The vectors as they were sent, views of the message; without those whose bytes are not what they say."""
+        """The vectors as sent, as views of the message; without malformed ones."""
         if self._written is None:
             self._written = unpack({name: array for name, array in self.arrays.items() if sound(array)})
         return self._written
 
     @property
     def meant(self) -> Arrays:
-        """The vectors as an algorithm has them, widened where they were rounded."""
+        """The decoded vectors."""
         if self._meant is None:
             self._meant = decode(self.written) if self.rounded else dict(self.written)
         return self._meant
 
     @property
     def rounded(self) -> bool:
-        """Whether any of them may be written in 16 or 8 bits."""
+        """Whether any of them may be rounded to 16 or 8 bits."""
         return any(map(ROUNDED.__contains__, map(DTYPE, self.arrays.values())))
 
     def on(self, device: torch.device) -> Arrays:
@@ -116,7 +116,7 @@ class Vectors:
         return dict(self.placed[device])
 
     def misfit(self, tables: Iterable[Shapes]) -> str:
-        """Say why they fit none of these tables, by names, shapes and types; empty if they fit one."""
+        """Describe how names, shapes or types differ from these tables; empty if they match one."""
         if not (text := misfits(self.arrays, tables)):
             self.fit()
         return text
@@ -131,7 +131,7 @@ COST = ("gradients", "samples", "seconds", "memory-from", "memory-kept")  # the 
 
 
 class Cost(NamedTuple):
-    """What an update has cost a site, and which of its memories it is from.
+    """The cost of a site's update, and the memory that it used.
 
     Attributes
     ----------
@@ -162,7 +162,7 @@ class Cost(NamedTuple):
 
 @dataclass(frozen=True)
 class TrainReply:
-    """What a site replies to a training request, checked and decoded.
+    """A site's reply to a training request, checked and decoded.
 
     Attributes
     ----------
@@ -181,7 +181,7 @@ class TrainReply:
 
 @dataclass(frozen=True)
 class EvaluateReply:
-    """What a site replies to the last evaluation, checked.
+    """A site's reply to the final evaluation, checked.
 
     Attributes
     ----------
@@ -199,7 +199,7 @@ class EvaluateReply:
 
 
 class Outgoing(NamedTuple):
-    """What a site sends: the records, and the vectors in them as they are written."""
+    """A site's reply: the records, and their encoded vectors."""
 
     content: RecordDict
     written: Arrays = {}  # noqa: RUF012  read only

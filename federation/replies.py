@@ -1,6 +1,6 @@
-"""What a coordinator may be answered: every answer is held against it, whole, before any of it is used.
+"""Checks of the sites' replies, before anything in them is used.
 
-An answer that fails costs its site its part in the exchange, as a refusal does, and nothing else.
+A rejected reply is treated like a refusal: its site is left out of the exchange.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from edelweiss.federation.stages import RoundContext
     from edelweiss.problems import Metrics
 
-MUCH = 1e6  # times as large as the model: no update, but a mistake or a run that diverges
+MUCH = 1e6  # an update that exceeds the model by this factor is a mistake or a sign of divergence
 COST = Schema(
     {
         "gradients": whole(0, 10**15),
@@ -48,14 +48,14 @@ COST = Schema(
 
 
 def require_records(content: Mapping[str, Any], **kinds: type) -> None:
-    """Check that these records are there, each of its kind (``ArrayRecord``, ...), and no other.
+    """Check that exactly these records exist, each of its kind (``ArrayRecord``, ...).
 
     Raises
     ------
     BadReplyError
-        Naming those that are missing or too many.
+        With the missing and unexpected ones.
     """
-    wrong = [f"{shown(name)} is no record that it may have" for name in content if name not in kinds]
+    wrong = [f"{shown(name)} is an unexpected record" for name in content if name not in kinds]
     wrong += [f"record {name!r} is missing" for name, kind in kinds.items() if not isinstance(content.get(name), kind)]
     if wrong:
         raise BadReplyError(in_a_line(wrong))
@@ -63,7 +63,7 @@ def require_records(content: Mapping[str, Any], **kinds: type) -> None:
 
 @dataclass
 class ReplyChecker:
-    """What the sites of one run may answer.
+    """Checks the replies of one run.
 
     Parameters
     ----------
@@ -81,10 +81,10 @@ class ReplyChecker:
     example: Metrics | None = None
     loss_bound: float = math.inf
     evidence: bool = False
-    _counted: dict[Site, dict[str, Any]] = field(default_factory=dict, init=False)  # what evaluations were over
+    _counted: dict[Site, dict[str, Any]] = field(default_factory=dict, init=False)  # samples of evaluations
 
     def to_training(self, context: RoundContext, largest: float, *, evaluate: bool) -> Read[TrainReply]:
-        """Return what reads the replies in a phase, from a server whose model has no larger entry."""
+        """Return the reader of a phase's replies; ``largest`` is the model's largest absolute value."""
         largest = min(LARGEST, MUCH * max(1.0, largest))
 
         def read(site: Site, question: Message, answer: Message) -> TrainReply:
@@ -113,7 +113,7 @@ class ReplyChecker:
         return read
 
     def to_the_end(self, site: Site, question: Message, answer: Message) -> EvaluateReply:
-        """Read a reply to the last evaluation."""
+        """Read a reply to the final evaluation."""
         content = answer.content
         names = record_names(self.labels) if self.evidence else {}
         require_records(content, metrics=ConfigRecord, **dict.fromkeys(names.values(), ConfigRecord))
@@ -123,7 +123,7 @@ class ReplyChecker:
         for label, name in names.items():
             if record := plain(content, name, ConfigRecord):
                 if not metrics:
-                    raise BadReplyError("sent evidence, and no evaluation")
+                    raise BadReplyError("sent evidence without an evaluation")
                 n, positives, fewest = self._size(site, label)
                 if wrong := Reported.wrong(record, n, positives, grouped=fewest > 1):
                     raise BadReplyError(in_a_line(wrong))
@@ -131,7 +131,7 @@ class ReplyChecker:
         return EvaluateReply(metrics, found)
 
     def to_the_comparison(self, site: Site, question: Message, answer: Message) -> dict[str, Spread]:
-        """Read what a site reports of two models once it was sent the counts of all, by label."""
+        """Read a reply to the comparison of two models, by label."""
         names = record_names(self.labels)
         merged = record_in(question.content, "config", ConfigRecord)["merged"]
         asked = [label for label, one in zip(self.labels, asked_for(merged), strict=True) if one]  # type: ignore[arg-type]
@@ -149,7 +149,7 @@ class ReplyChecker:
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
-        """Names of the labels that an evaluation tells of; of one an empty name."""
+        """Names of the evaluated labels; an empty name for a single one."""
         return tuple(filter(None, by_label(self.example or {}))) or ("",)
 
     def _size(self, site: Site, label: str) -> tuple[int, int, int]:
@@ -164,7 +164,7 @@ class ReplyChecker:
         if not metrics:
             return
         if not asked:
-            raise BadReplyError("sent an evaluation that nobody asked for")
+            raise BadReplyError("sent an evaluation that was not requested")
         form = self._form or Form({name: value for name, value in metrics.items() if split(name)[0] in METRICS})
         diverging = {name: value for name in form.diverging if isinstance(value := metrics.get(name), float)}
         wrong = record_errors({**metrics, **dict.fromkeys(diverging, 0.0)}, form.schema)

@@ -1,4 +1,4 @@
-"""The rounds of one run: the object that owns the server's state, the model to return and the exchange."""
+"""The rounds of one run: owns the server's state, the returned model and the exchange."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
     from edelweiss.federation.stages import RoundContext
     from edelweiss.problems import Arrays, Metrics, Problem
 
-MODEL = ("x", "y", "buffers")  # the vectors of the state that make up the model, whatever else a server keeps
-BUFFERS = "buffers"  # batch-norm statistics: averaged with every algorithm, and no part of x
+MODEL = ("x", "y", "buffers")  # the vectors of the state that form the model
+BUFFERS = "buffers"  # batch-norm statistics, averaged with every algorithm and not part of x
 
 
 @dataclass(kw_only=True)
 class Rounds:
-    """A run of an algorithm; `play` does all of it.
+    """A run of an algorithm, executed by `play`.
 
     Attributes
     ----------
@@ -57,22 +57,22 @@ class Rounds:
     count : int
         R, how many rounds.
     train_config, evaluate_config : mapping
-        What goes with every message besides the turn.
+        Fields of every message, in addition to the position in the run.
     evaluate : callable, optional
         Evaluates a model at the server, after each round; given the round and the model, of which it changes nothing.
     evaluate_every : int
-        Sites evaluate what they receive every so many rounds; 0: only the final model.
+        Sites evaluate the received model every this many rounds; 0: only the final model.
     loss_bound : float
         A metric that shows divergence (`problems.metrics.METRICS`) beyond it, or NaN, ends the run; of a single site it
         costs that site's answer.
     project : callable, optional
         P, onto the feasible set of y: a mean of feasible points is feasible, but a server's own step may leave it.
     observer : Observer
-        Told about every round.
+        Receives the results of every round.
     head : int, optional
-        Where the head begins in x; None: x is no network's.
+        Index in x where the head begins; None without a network.
     checkpoints : Checkpoints
-        Who keeps what a run can go on from, and whether this one does.
+        Stores the run's snapshots, and has the one to resume from.
     problem : Problem, optional
         What is optimised: then it is known what an evaluation holds, and what an algorithm ``needs``.
     evidence : bool
@@ -116,7 +116,7 @@ class Rounds:
         Raises
         ------
         StrategyError
-            When the algorithm cannot train this model, or on this many sites.
+            If the algorithm cannot train this model, or on this many sites.
         """
         if self.count < 1:
             raise StrategyError(f"num_rounds = {self.count}: a run has at least one round")
@@ -128,7 +128,7 @@ class Rounds:
         sites = len(self.exchange.sites)
         messages = RunMessages(algorithm, start, self.count, sites, self.problem, self.head, self.encoding)
         self.broadcast = Broadcast(messages, self.exchange.sites)
-        self._memory_from: dict[str, int] = {}  # where in the run each site's memory is from, by name
+        self._memory_from: dict[str, int] = {}  # the position of each site's memory in the run, by name
         example = self.problem.example() if self.problem else None
         self.answers = ReplyChecker(messages, example, self.loss_bound, self.evidence)
         if self.checkpoints.last is None:
@@ -144,7 +144,7 @@ class Rounds:
     def _separable(self, x: Tensor) -> Tensor:
         if not self.head:
             raise StrategyError(
-                f"algorithm = {self.algorithm.name!r} treats the body and the head of a model apart, and this "
+                f"algorithm = {self.algorithm.name!r} treats the body and the head of a model differently, but this "
                 "model has no separable head: nothing lies before it. Take a model of several layers, such as "
                 "mlp, or a head further back",
                 key="head",
@@ -155,7 +155,7 @@ class Rounds:
     # ------------------------------------------------------------------ the loop
 
     def play(self) -> Result:
-        """Run all rounds and the last evaluation.
+        """Run all rounds and the final evaluation.
 
         Returns
         -------
@@ -182,7 +182,7 @@ class Rounds:
         return result
 
     def _round(self, r: int) -> Arrays:
-        """Play one round; return its model, of the last round the one that the run returns."""
+        """Run one round; return its model, or after the last round the model that the run returns."""
         started, before = time.monotonic(), self.exchange.cost()
         work: dict[str, float] = {}
         samples = 0.0
@@ -205,7 +205,7 @@ class Rounds:
     def _phase(
         self, context: RoundContext, opens: bool, work: dict[str, float], evaluated: list[tuple[Site, Metrics]]
     ) -> float:
-        """Exchange the messages of a phase and fold the answers into the state; return the samples that it took.
+        """Exchange the messages of a phase and aggregate the replies; return the number of samples.
 
         The phase that opens a round carries the evaluation of the model that the round begins with.
         """
@@ -237,7 +237,7 @@ class Rounds:
     # ------------------------------------------------------------------ the state
 
     def context(self, server_round: int, phase: str) -> RoundContext:
-        """Return where the run stands."""
+        """Return the context of a phase."""
         context = self.algorithm.context(server_round, self.count, phase, len(self.exchange.sites))
         return replace(context, total_weight=self.total_weight)
 
@@ -261,7 +261,7 @@ class Rounds:
         work: dict[str, float],
         evaluated: list[tuple[Site, Metrics]],
     ) -> float:
-        """Fold the replies of a phase into the state, one at a time; return the samples that they took.
+        """Aggregate the replies of a phase one at a time; return the number of samples.
 
         Each site's gradients are added to ``work``, and its evaluation, if it sent one, to ``evaluated``.
         """
@@ -288,12 +288,12 @@ class Rounds:
         return samples
 
     def _note_memory(self, site: Site, began: int, kept: int) -> None:
-        """Warn of a site that lacks what it kept, by its last answer, to go on from. Both are positions in the run."""
+        """Warn about a site that has lost its memory; ``began`` and ``kept`` are positions in the run."""
         if began < (before := self._memory_from.get(site.name, 0)):
             r = (before - 1) // len(self.algorithm.phases) + 1
             self.exchange.warn(
-                f"site {site.name!r} has lost what it remembered of round {r}: it goes on without, and the "
-                "run's numbers are no longer those that its seed gives elsewhere"
+                f"site {site.name!r} has lost its memory of round {r}: it continues with empty state, so the "
+                "run's results are no longer those of its seed"
             )
         self._memory_from[site.name] = kept
 

@@ -1,4 +1,4 @@
-"""The messages of one run: its algorithm's table (`federation.table`) with lengths, for each phase of each round."""
+"""The messages of one run: its algorithm's table (`federation.table`) with lengths, by phase and round."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class RunMessages:
         self._fits: tuple[RoundContext | None, ReferenceType[ArrayRecord] | None] = (None, None)
 
     def context(self, server_round: int, phase: str) -> RoundContext:
-        """Return where a phase of a round stands."""
+        """Return the context of a phase."""
         return self.algorithm.context(server_round, self.rounds, phase, self.sites)
 
     # ------------------------------------------------------------------ what there may be
@@ -228,7 +228,7 @@ class RunMessages:
         numbers = {int(text) for name in names if (text := name.rpartition("-")[2]).isdecimal() and len(text) < 9}
         mixed = sorted({site} | numbers.intersection(self.algorithm.neighbours(site, context)))
         shapes = self._shapes(vectors)
-        if len(mixed) == 1:  # with nobody to mix with, it is sent its own
+        if len(mixed) == 1:  # without neighbours, it receives its own
             return shapes
         found: Shapes = {"weights": Vector((len(mixed),), "float64")}
         for name, vector in shapes.items():
@@ -236,7 +236,7 @@ class RunMessages:
         return found
 
     def _shapes(self, lengths: Lengths) -> Shapes:
-        """Return the shapes of vectors; of y's length there is none without a y."""
+        """Return the shapes of vectors; those of y's length exist only with a y."""
         found: Shapes = {}
         for name, length in lengths.items():
             first, *others = length.split()

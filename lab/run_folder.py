@@ -20,7 +20,7 @@ AGAIN = "do the run again with this version"
 
 
 def read_config(folder: Path) -> RunConfig:
-    """Read config.toml; ValueError where there is none that this version, and this process, can read."""
+    """Read config.toml; ValueError if this release and process cannot read it."""
     file = folder / "config.toml"
     if not is_file(file):
         raise ValueError("not a run folder: it has no config.toml")

@@ -160,7 +160,7 @@ class LocalGrid(Grid):
 
     def store(self, run: str, server_round: int, file: Path) -> list[int] | None:
         """Write all sites' memories after a round into one file, see `States.store`."""
-        self._give_up()  # whoever is late works on the next round, or for nobody
+        self._give_up()  # late workers serve the next round or are dropped
         return self.states.store(run, server_round, file)
 
     def restore(self, run: str, file: Path, expected: list[int] | None) -> None:

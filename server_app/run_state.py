@@ -112,7 +112,7 @@ class RunState(Checkpoints):
             raise ValueError("it is of another run, or its run began with another run-config")
         progress, done = self.recorder.progress, facts["round"]
         if wrong := [name for name, kind in FACTS.items() if type(facts[name]) is not kind]:
-            raise ValueError(f"{', '.join(wrong)}: no such thing is written")
+            raise ValueError(f"{', '.join(wrong)}: unknown content")
         data_summary = from_record(DataSummary, facts["cohort"])
         memories = facts["facts"].get("memories")
         if facts["facts"].keys() != {"sending-order", "memories"} or {*map(type, memories.values())} - {int}:

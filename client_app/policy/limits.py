@@ -125,7 +125,7 @@ class Limits:
         Raises
         ------
         RefusedError
-            When there is none.
+            If there is none.
         """
         if time.monotonic() > self.until:
             raise RefusedError(

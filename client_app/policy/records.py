@@ -199,7 +199,7 @@ class Records:
         counted = [record for record in self.runs() if record.data and record.began > since and not record.turned_away]
         return len({(record.key or record.run, record.began) for record in counted})  # once, if it was stopped
 
-    # ------------------------------------------------------------------ whom sums were told of
+    # ------------------------------------------------------------------ the sets that replies are about
 
     def too_near(self, kind: str, rows: Rows, fewest: int, key: str) -> bool:
         """Whether a set differs by too few patients from an earlier one, or from a combination of several.

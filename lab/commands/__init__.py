@@ -38,7 +38,7 @@ def load_plug_ins(given: list[str]) -> None:
     Raises
     ------
     ConfigError
-        Listing everything that cannot be imported, or is none of its kind.
+        With everything that cannot be imported or has the wrong kind.
     """
     from edelweiss.common import shown
     from edelweiss.config import ConfigError

@@ -123,7 +123,7 @@ class Release:
     # ------------------------------------------------------------------ files
 
     def _there(self, file: str) -> Path | None:
-        """Return the path of a file, or note that there is none."""
+        """Return the path of a file, or record that it is missing."""
         if found := self._found(file):
             return found
         below = next(iter(sorted(self.folder.glob(f"*/{file}*"))), None)

@@ -252,7 +252,7 @@ def test_workers_end_with_their_coordinator(tmp_path: Path, number: signal.Signa
 
 
 def runs(process: int) -> bool:
-    """Whether a process runs; one that ended and that nobody asked for its exit code does not."""
+    """Whether a process runs; one that ended and that was not requested its exit code does not."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     return False
