@@ -34,7 +34,7 @@ GONE_TIMEOUT = 90.0  # seconds that a SuperLink may not answer: it may be starte
 WRITE_TIMEOUT = 30.0  # seconds for a run that is stopped to write what it reached
 
 UNKNOWN = "unknown"
-STARTED = re.compile(r"Successfully started run (\d+)")  # says `flwr run`
+STARTED = re.compile(r"Successfully started run (\d+)")  # a line of `flwr run`
 
 FLWR = """
 import sys
@@ -151,7 +151,7 @@ def submit(
                 outcome = wait_for_end(found[1])
         except (KeyboardInterrupt, SystemExit):
             if stop and (found := STARTED.search("".join(lines))):
-                print("stopping the run, it writes what it reached; once more, and it ends at once", file=sys.stderr)
+                print("stopping the run, which writes its state; interrupt again to kill it", file=sys.stderr)
                 stop(found[1])
                 follow(WRITE_TIMEOUT)
             raise

@@ -8,7 +8,7 @@ from edelweiss.lab.commands import print_result
 
 SUMMARY = "write the report of a run again"
 DESCRIPTION = (
-    "Write report.html, curves, the model card and the TRIPOD+AI table into a run folder, from what is in it: of a run "
+    "Write report.html, curves, the model card and the TRIPOD+AI table into a run folder, from its files: of a run "
     "with report=false, on another machine, or with pictures for a paper."
 )
 

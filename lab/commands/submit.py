@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from edelweiss.common import Value
 
 SUMMARY = "run it at a SuperLink instead"
-DESCRIPTION = "Run a job at a SuperLink: show its log, and end as it did."
+DESCRIPTION = "Run a job on a SuperLink: show its log, and return its exit code."
 
-RESULTS = re.compile(r"(?:results|what was reached is) in (/.*\S)")  # says `server_app.coordinator`
+RESULTS = re.compile(r"results (?:so far are )?in (/.*\S)")  # a line of `server_app.coordinator`
 
 
 def takes(parser: argparse.ArgumentParser) -> None:

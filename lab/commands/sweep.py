@@ -45,12 +45,12 @@ def main(options: argparse.Namespace) -> int:
         print(error, file=sys.stderr)
         return 2
     except StoppedError as error:
-        print(f"error: {error}\nFinished runs are kept: the same command goes on from there.", file=sys.stderr)
+        print(f"error: {error}\nFinished runs are kept: the same command continues from there.", file=sys.stderr)
         return 1
     except OSError as error:
         print(f"error: {to}: {reason(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("interrupted; finished runs are kept: the same command goes on from there", file=sys.stderr)
+        print("interrupted; finished runs are kept: the same command continues from there", file=sys.stderr)
         return 130
     return 0

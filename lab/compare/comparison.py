@@ -135,7 +135,7 @@ class Comparison:
         return lines
 
     def markdown(self) -> str:
-        """Return the table and what one has to know to read it."""
+        """Return the table and its notes."""
         heading, *rest = self.lines()
         rule = ["---", *["---:"] * (len(heading) - 1)]
         return "\n\n".join((markdown([heading, rule, *rest]), *self.notes)) + "\n"

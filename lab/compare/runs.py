@@ -1,4 +1,4 @@
-"""A run, as it is compared with others: its settings, a line per round, and how it ended."""
+"""A run for comparison: its settings, a line per round, and its outcome."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the page says of whose data it was, what the run took, what left the sites, and its settings."""
+"""The report's account of the data, the run's costs, what left the sites, and the settings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def data(run: Content) -> str:
-    """Say how many samples of what kind the sites have, and what the outcome is."""
+    """Describe the sites' samples and the outcome."""
     reported, inputs = run.about.get("sites", {}), run.about.get("inputs", {})
     if not PROBLEMS[run.config.problem].needs_data:
         return f"{len(run.sites)} sites; the problem is in closed form and needs no patients."
@@ -93,14 +93,14 @@ def site_table(run: Content) -> Table:
 
 
 def site_note(run: Content) -> str:
-    """Say whose model the table of sites is about, with the sites' own notes."""
+    """Describe the models in the table of sites, with the sites' notes."""
     notes = [f"{site['name']}: {note}" for site in run.sites for note in site.get("notes", []) if not run.account]
     whose = "Each site's own model, on its own held-out samples." if run.personalised else ""
     return " ".join([whose or "The final model, on each site's held-out samples.", *(f"{note}." for note in notes)])
 
 
 def last_values(run: Content) -> str:
-    """Say what the curves end with, where that is not the model that the rounds led to."""
+    """Describe the end of the curves if it is not the last iterate."""
     text = returned(run.config.strategy)
     return text and f" {text[0].upper()}{text[1:]}."
 
@@ -109,7 +109,7 @@ def last_values(run: Content) -> str:
 
 
 def costs(run: Content) -> Rows:
-    """Return rows of what the run took: a name, in all, in a round on average."""
+    """Return the rows of the run's costs: name, total, mean per round."""
     cost, rounds = run.cost, max(1.0, run.cost["rounds"])
     rows = [["rounds", f"{cost['rounds']:,.0f}", ""]]
     for key, label in (("bytes-down", "sent to sites"), ("bytes-up", "sent by sites")):
@@ -122,7 +122,7 @@ def costs(run: Content) -> Rows:
 
 
 def left(run: Content) -> Iterator[list[str]]:
-    """Yield what leaves a site, and when."""
+    """Yield what leaves a site, and when it does."""
     algorithm, needs_data = ALGORITHMS[run.config.algorithm], PROBLEMS[run.config.problem].needs_data
     lengths = ", ".join(f"{name}: {length:,}" for name, length in run.about.get("parameters", {}).items())
     answers = sum(site["rounds"] for site in run.sites)
@@ -140,7 +140,7 @@ def left(run: Content) -> Iterator[list[str]]:
     yield [
         "in every round",
         f"{sends(algorithm).replace('`', '')} (numbers in {lengths}).{mean} "
-        "Counts of gradients and samples, seconds, and from which round what the site remembers is.",
+        "Counts of gradients and samples, seconds, and the round of the site's memory.",
     ]
     judged = [name for name in HEADLINE if any(name in site["metrics"] for site in run.sites)]
     if judged:

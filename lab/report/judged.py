@@ -1,4 +1,4 @@
-"""What the page says of how good the model is: the numbers at its top, and the tables of its evidence."""
+"""The report's metrics at its top, and its tables of evidence."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PLACES = {"pooled": "all sites pooled", "within-sites": "within sites", "common-
 
 
 def numbers(run: Content) -> Iterator[tuple[str, str, str]]:
-    """Yield the numbers at the top: a label, the value, what it is of."""
+    """Yield the metrics at the top: label, value, data."""
     means = run.evidence["mean"] if run.labels and run.evidence else {}
     for key, label in PLACES.items():
         if mean := means.get(key):
@@ -80,14 +80,14 @@ def _counts(own: Mapping[str, Any] | None) -> tuple[str, str]:
 
 
 def in_short(part: Content) -> str:
-    """Say in a line what came of a label."""
+    """Summarise a label in one line."""
     own = part.evidence
     said = [f"AUROC {PLACES[key]} {estimate(own[key]['auroc'])}" for key in PLACES if own and own[key]]
-    return "; ".join(said) or "no sample that it is known of was evaluated"
+    return "; ".join(said) or "no evaluated sample has this label"
 
 
 def judged(run: Content) -> dict[str, Any]:
-    """Return what the page says of the evidence of one label."""
+    """Return the template's fields for the evidence of one label."""
     evidence = None if run.labels else run.evidence
     if not evidence:
         return {"evidence": None}

@@ -1,4 +1,4 @@
-"""``report.html``: one file, without a network, of all that a run folder says."""
+"""``report.html``: a self-contained page about a run folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The file of a sweep: what is compared, what is tuned, and how."""
+"""The file of a sweep: what to compare, what to tune, and how."""
 
 from __future__ import annotations
 
@@ -105,14 +105,14 @@ class SweepFile(Keys):
     seeds: Annotated[list[int], must_be("a list of different integers, such as [0, 1, 2]", _distinct)] = Field(
         [0, 1, 2], description="of the runs that are compared"
     )
-    select: str = Field("pooled.auroc", description="the metric by which a point is chosen")
+    select: str = Field("pooled.auroc", description="the metric for choosing a point")
     search: Literal["grid", "random", "tpe"] | None = Field(
         None, description="how points are found; without it random where points are drawn, else grid"
     )
     tuning_seed: int = Field(100, ge=0, le=10**9, description="of the runs that choose")
-    grow: int = Field(2, ge=0, le=10, description="points, at most, by which a grid grows at its edge")
+    grow: int = Field(2, ge=0, le=10, description="extra values tried when the best one lies on the edge of its grid")
     draws: int = Field(0, ge=0, le=10**4, description="points that are drawn; 0: all of the grid")
-    halving: int = Field(0, ge=0, le=10, description="1 in N points goes on after each rung; 0: all")
+    halving: int = Field(0, ge=0, le=10, description="1 in N points continues after each rung; 0: all")
 
     def compared(self) -> list[dict[str, Value]]:
         """Return the settings that are compared."""
@@ -255,7 +255,7 @@ def parse(given: Mapping[str, Any], file: Path) -> Study:
         # A run's own file has all keys: those of its machine and defaults are left out, all others are refused.
         if key in UNUSED and not (written and (key in MACHINE or value == run_keys[key].default)):
             wrong.append(f"base.{key} = {quoted(value)}: {UNUSED[key]}: leave it out")
-    for settings in (keys.base, *keys.compared()):  # imports what these name: whoever wrote the file wants it
+    for settings in (keys.base, *keys.compared()):  # imports the plug-ins that the file names
         try:
             load_named(settings)
         except ConfigError as error:

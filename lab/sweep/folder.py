@@ -78,7 +78,7 @@ def owned(folder: Path) -> Iterator[None]:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(lock)
-        raise ConfigError("command", [f"--to {str(folder)!r}: another sweep goes on there: wait for it"]) from None
+        raise ConfigError("command", [f"--to {str(folder)!r}: another sweep is running there: wait for it"]) from None
     try:
         yield
     finally:
@@ -104,7 +104,7 @@ def keep(file: Path, content: Mapping[str, Any], folder: Path) -> None:
 
 
 def finish(sweep: Sweep[Study], folder: Path, metrics: Sequence[str], against: Sequence[str]) -> Comparison:
-    """Write the choice, the comparison of what was chosen, and the run-config of the best; return the comparison."""
+    """Write the choice, the comparison of the chosen points, and the winner's run-config; return the comparison."""
     write_csv(folder / "choice.csv", list(choice(sweep)))
     forget(sweep)
     best = {method.label: point for method in sweep.study.methods if (point := sweep.choose(method)) is not None}
@@ -121,7 +121,7 @@ def finish(sweep: Sweep[Study], folder: Path, metrics: Sequence[str], against: S
 
 
 def forget(sweep: Sweep[Study]) -> None:
-    """Remove what runs that were stopped early could go on from: they would begin anew, and come to the same."""
+    """Remove the checkpoints of runs that were stopped early; a rerun gives the same results."""
     for job in (job for method in sweep.study.methods for job in sweep.tuning(method) if job.until):
         for path in ("state.safetensors", "memory-*.tar"):
             for file in (sweep.folder / job.name).glob(path):

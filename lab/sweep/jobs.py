@@ -1,4 +1,4 @@
-"""The runs of a study: which there are, what came of them, and which points that chooses."""
+"""The runs of a study, their outcomes, and the points chosen by them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The search for one method's best point, on Optuna: which points there are, which go on, and which was best.
+"""The search for one method's best point, on Optuna.
 
 Optuna's study is in memory and is rebuilt from the run folders, in the order of its trials. So a sweep that is killed
 loses only what was running, no second record can disagree with the runs, and a decision does not depend on which run

@@ -1,4 +1,4 @@
-"""What a study is: its methods, their grids, what is compared, and how points are chosen."""
+"""A study: methods, grids, comparisons, and how points are chosen."""
 
 from __future__ import annotations
 

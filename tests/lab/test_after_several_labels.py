@@ -142,7 +142,7 @@ def test_a_label_of_one_class_and_one_of_nobody_are_shown_as_not_defined(folder:
     run = replace(Content.read(folder), evidence=evidence)
     said = Page(html(run)).said
     assert drawing.as_svg(drawings(run)["labels"]).startswith("<svg")
-    assert "no sample that it is known of was evaluated" in said
+    assert "no evaluated sample has this label" in said
     assert re.search(rf"{LABELS[1]}: AUROC all sites pooled -;", said)
     assert f"{LABELS[2]}: no sample that it is known of was evaluated" in cards.card(run, cards.TEMPLATES[0])
 

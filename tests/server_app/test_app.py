@@ -18,6 +18,7 @@ from flwr.supercore.exit.exit_handler import registered_exit_handlers, trigger_e
 from flwr.superlink.grid import http_grid
 
 from edelweiss.federation import RunError
+from edelweiss.lab.commands.submit import RESULTS
 from edelweiss.server_app.app import PlainMistakes, carry_quickly, stoppable
 from tests.server_app.command import command
 from tests.server_app.sites import REPORT
@@ -146,6 +147,8 @@ def test_from_the_command_line(tmp_path: Path, number: signal.Signals, code: int
             said += line
         assert run.wait() == code
     folder = tmp_path / "runs" / "cut"
+    [found] = RESULTS.findall(said)
+    assert found == str(folder), "`submit` finds the folder by this line"
     assert said.splitlines()[-2:] == [
         f"stopped; results so far are in {folder}",
         f"continue with --run-config 'resume=\"{folder}\"'",
