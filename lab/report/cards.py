@@ -95,7 +95,7 @@ def _results(run: Content) -> Iterator[str]:
                 yield f"Mean AUROC over {mean['labels']} labels, {where}: {estimate(mean['auroc'])}."
         yield CONSERVATIVE
         for part in run.parts:
-            lines = list(_results(part)) if part.evidence else ["no sample that it is known of was evaluated."]
+            lines = list(_results(part)) if part.evidence else ["no evaluated sample has this label."]
             yield from (f"{part.label}: {line}" for line in lines)
         return
     for key, label in (("pooled", "all sites' held-out patients together"), ("common-test-set", "common test set")):

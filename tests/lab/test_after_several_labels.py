@@ -144,7 +144,7 @@ def test_a_label_of_one_class_and_one_of_nobody_are_shown_as_not_defined(folder:
     assert drawing.as_svg(drawings(run)["labels"]).startswith("<svg")
     assert "no evaluated sample has this label" in said
     assert re.search(rf"{LABELS[1]}: AUROC all sites pooled -;", said)
-    assert f"{LABELS[2]}: no sample that it is known of was evaluated" in cards.card(run, cards.TEMPLATES[0])
+    assert f"{LABELS[2]}: no evaluated sample has this label" in cards.card(run, cards.TEMPLATES[0])
 
 
 @pytest.mark.usefixtures("unpainted")
