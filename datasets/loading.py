@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from edelweiss.common import PROCESS_CACHE
+from edelweiss.common import PROCESS_CACHE, shown
+from edelweiss.common.schema import is_file_name
 from edelweiss.datasets.config import FOLDERS, SITE, TABLE, DataConfig
 from edelweiss.datasets.errors import DataError
 from edelweiss.datasets.files import Places
@@ -88,6 +89,11 @@ def load_site(config: DataConfig, site: int, sites: int) -> SiteData:
     train, held_out = (torch.from_numpy(rows[site]) for rows in splits)
     if config.partition == "split-sites" and pool.source.groups is not None and len(train):
         name = f"{pool.source.group_names[pool.source.groups[int(train[0])]]}-{site}"
+    if not is_file_name(name):
+        text = (
+            f"site {shown(name)}: a site's name must be one that a file can have, without / and at most 255 bytes long"
+        )
+        raise DataError.plain(text)
     if not len(train) and (config.key or not config.folds or len(held_out) > 1):
         raise DataError.plain("all rows of the site are held out, which leaves none to train on: it needs more")
     if not len(train):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from torch import nn
 from torch.utils.data import TensorDataset
 
 import edelweiss as ew
+from edelweiss.common import Registry
 from edelweiss.config import ConfigError
 from edelweiss.datasets import DataError
 
@@ -195,3 +199,34 @@ def test_all_that_is_wrong_with_arguments_is_said_by_its_key(arguments: dict[str
 def test_data_that_do_not_fit_are_refused(data: Any) -> None:
     with pytest.raises(DataError):
         ew.simulate("fedavg", "bce", data, **QUICK)
+
+
+def test_a_site_whose_name_no_file_can_have_is_named_with_why(tmp_path: Path) -> None:
+    pair = np.ones((9, 4)), [0, 1] * 4 + [0]
+    with pytest.raises(DataError) as caught:
+        ew.simulate("fedavg", "bce", {"north/east": pair, "south": pair}, rounds=1, runs_dir=tmp_path, progress=False)
+    assert "'north/east'" in str(caught.value)
+
+
+def test_what_is_registered_is_known_by_its_name() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class OwnAverage(ew.FedAvg):
+        name = "own-average"
+
+    @dataclass(eq=False, kw_only=True)
+    class OwnLoss(ew.Bce):
+        name = "own-loss"
+
+    given = {"model": partial(nn.Linear, 3), "dataset": lambda: (np.ones((9, 4)), [0, 1] * 4 + [0]), "metric": np.mean}
+    before = {kind: set(registry) for kind, registry in Registry.all.items()}
+    for kind, thing in given.items():
+        ew.register(**{kind: thing})
+        assert [set(registry) - before[name] for name, registry in Registry.all.items() if set(registry) - before[name]]
+        for name in set(Registry.all[kind]) - before[kind]:
+            assert Registry.all[kind].given[name] is thing
+            del Registry.all[kind][name]
+        assert {each: set(registry) for each, registry in Registry.all.items()} == before
+    ew.register(OwnAverage, OwnLoss)
+    for kind, name in (("algorithm", "own-average"), ("problem", "own-loss")):
+        assert set(Registry.all[kind]) - before[kind] == {name}
+        del Registry.all[kind][name]
