@@ -41,6 +41,7 @@ COMMENT = 31  # column of the comments in pyproject.toml
 SECTIONS = {  # by the field that each begins with
     "algorithm": "What is trained, by what.",
     "dataset": "The data, and how it is split.",
+    "dp.epsilon": "Differential privacy.",
     "sites": "Who takes part, and what happens when somebody does not.",
     "engine": "How it is computed.",
     "evaluate-every": "What is measured and kept.",

@@ -25,6 +25,7 @@ from edelweiss.federation.wire import magnitudes
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from edelweiss.client_app.privacy.oracle import PrivateOracle
     from edelweiss.client_app.request import EvaluateRequest, TrainRequest
     from edelweiss.client_app.request_pipeline import Handler, Steps
     from edelweiss.client_app.site import OpenSite
@@ -61,13 +62,24 @@ def train(request: TrainRequest, site: OpenSite) -> Steps[Outgoing]:
     _load_statistics(problem, sent, memory)
     metrics = here.evaluation(strategy.personal(sent, memory, here.fresh)) if request.evaluate else {}
 
-    def oracle() -> SiteOracle:
+    def oracle() -> SiteOracle | PrivateOracle:
+        if (privacy := site.privacy) is not None and (train := here.samples[0]) is not None:
+            question = sent, memory, here.data_summary
+            return privacy.oracle(own, train, here.sites, context, question, fresh=here.fresh, common=problem)
         # The sites of a pooled run are one place: all draw the same batches, and their mean is what each computes.
         random = stream(site.run.seed, 0 if site.run.pooled else request.site, *place)
         samples = here.samples[0]
         return SiteOracle.open(site.run, own, samples, random, here.fresh, problem, Limits.of(site, clock))
 
-    done = yield Update(strategy=strategy, problem=own, sent=sent, memory=memory, oracle=oracle, context=context)
+    done = yield Update(
+        strategy=strategy,
+        problem=own,
+        sent=sent,
+        memory=memory,
+        oracle=oracle,
+        context=context,
+        private=site.run.private,
+    )
     reply, memory, declared = done.reply, done.memory, here.messages
     declared.require_declared("up", reply, context)
     declared.require_declared("kept", memory, context)
@@ -82,7 +94,7 @@ def train(request: TrainRequest, site: OpenSite) -> Steps[Outgoing]:
         raise RefusedError(f"its {text}")
     written, residual = encoding.encode(reply, residual, context.phase)
     memory = memory | remembered(residual)
-    seconds = time.perf_counter() - started
+    seconds = 0.0 if site.run.private else time.perf_counter() - started  # these depend on who was in a batch
     most |= magnitudes({name: vector for name, vector in memory.items() if reply.get(name) is not vector})
     bad = [name for name in reply | memory if not most.get(name, 0.0) < math.inf]
     kept = place if memory and not bad else None

@@ -46,6 +46,7 @@ from edelweiss.problems import PROBLEMS, Problem, Setting, ranks
 if TYPE_CHECKING:
     from flwr.app import Context
 
+    from edelweiss.client_app.privacy.site import SitePrivacy
     from edelweiss.client_app.request import Request
     from edelweiss.datasets import Samples
     from edelweiss.federation import FederatedStrategy
@@ -194,7 +195,7 @@ class OpenSite:
     @property
     def gives_evidence(self) -> bool:
         """Whether the final evaluation contributes to the run's evidence."""
-        return self.run.evidence and ranks(PROBLEMS[self.run.problem])
+        return self.run.evidence and not self.run.private and ranks(PROBLEMS[self.run.problem])
 
     @cached_property
     def records(self) -> Records:
@@ -233,6 +234,8 @@ class OpenSite:
 
     def facts(self) -> Facts:
         """Return the facts that this site reports before a run."""
+        if (privacy := self.privacy) is not None:
+            return privacy.facts(self.node.site or privacy.data.name, self.node.partition_id)
         data, facts = self.data(), Facts(name=self.node.name, partition_id=self.node.partition_id)
         if data is None:
             return facts
@@ -252,6 +255,15 @@ class OpenSite:
             notes += ("compare-patients: this site has no patient column, so there is nothing to compare",)
         warnings = tuple(doubt.public[:LONGEST_NOTE] for doubt in data.warnings[:MOST_NOTES])
         return protected(replace(facts, notes=notes, warnings=warnings), data, self.policy)
+
+    @cached_property
+    def privacy(self) -> SitePrivacy | None:
+        """The site's part in a run with differential privacy; None without."""
+        if not self.run.private or (data := self.data()) is None:
+            return None
+        from edelweiss.client_app.privacy.site import SitePrivacy  # torch.func takes a second
+
+        return SitePrivacy.simulated(self.run, data, max(0, self.node.partition_id))
 
     def in_run(self, request: Request) -> InRun:
         """Return the site in its place in the run that a request is of."""
@@ -313,6 +325,9 @@ class InRun:
     @cached_property
     def own_problem(self) -> Problem:
         """The problem as this site trains on it: with its own shares of the classes, where it asks for them."""
+        if (privacy := self.site.privacy) is not None:
+            own = self.problem.differs_by_site(self.site.strategy.own_dual)
+            return self.problem.of_site(privacy.counted_labels) if own else self.problem
         train, _ = self.samples
         own = self.problem.differs_by_site(self.site.strategy.own_dual) and train is not None
         return self.problem.of_site(train.targets()) if own else self.problem  # type: ignore[union-attr]
@@ -357,6 +372,8 @@ class InRun:
         A hospital's evaluation is coarsened unless its policy allows individual scores.
         """
         site, (_, held_out) = self.site, self.samples
+        if site.run.private:
+            return {}  # an evaluation is an answer about patients, too
         problem, data = self.own_problem if site.strategy.own_dual else self.problem, site.data()
         if data is None or held_out is None:
             return problem.metrics(model["x"], model.get("y"), None)

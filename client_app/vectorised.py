@@ -18,6 +18,7 @@ from edelweiss.problems import Problem
 
 if TYPE_CHECKING:
     from edelweiss.client_app.oracle import SiteOracle
+    from edelweiss.client_app.privacy.oracle import PrivateOracle
     from edelweiss.federation import FederatedStrategy, Oracle, RoundContext
     from edelweiss.problems import Arrays
 
@@ -48,14 +49,15 @@ class Update:
     problem: Problem
     sent: Arrays
     memory: Arrays
-    oracle: Callable[[], SiteOracle]
+    oracle: Callable[[], SiteOracle | PrivateOracle]
     context: RoundContext
+    private: bool = False  # its oracle is one patient's gradient after the other, so nothing is gained side by side
 
     def alone(self) -> Updated:
         """Do it."""
         oracle = self.oracle()
         try:
-            reply, memory = self.strategy.local_update(self.sent, self.memory, oracle, self.context)
+            reply, memory = self.strategy.local_update(self.sent, self.memory, cast("Oracle", oracle), self.context)
         finally:
             oracle.close()
         return Updated(reply, memory, oracle.gradients, oracle.differentiated)
@@ -63,7 +65,7 @@ class Update:
     @property
     def stacks(self) -> bool:
         """Whether it may be vectorised with others."""
-        return not why_alone(self.strategy, self.problem)
+        return not self.private and not why_alone(self.strategy, self.problem)
 
     def kind(self, oracle: SiteOracle) -> Hashable:
         """Return a key that is equal for updates that can be vectorised: everything but the values of float vectors."""
@@ -88,7 +90,7 @@ def updated(updates: Sequence[Update]) -> list[Callable[[], Updated]]:
     groups: dict[Hashable, list[int]] = {}
     for i, update in enumerate(updates):
         with suppress(Exception):  # a site that cannot draw fails later, by itself
-            oracles[i] = update.oracle()
+            oracles[i] = cast("SiteOracle", update.oracle())
             groups.setdefault(update.kind(oracles[i]), []).append(i)
     waiting = list(groups.values())
     while waiting:
@@ -102,7 +104,7 @@ def updated(updates: Sequence[Update]) -> list[Callable[[], Updated]]:
             for i in group:
                 by_batches.setdefault(oracles[i].batches, []).append(i)
                 oracles[i].close()
-                oracles[i] = updates[i].oracle()
+                oracles[i] = cast("SiteOracle", updates[i].oracle())
             waiting += by_batches.values() if len(by_batches) > 1 else ()  # else each is done alone
         except Exception as error:
             for i in group:

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 from edelweiss.common import shown
 from edelweiss.common.options import is_number
-from edelweiss.config.values import parse_classes, parse_words
+from edelweiss.config.values import SMALLEST_CLIP, parse_classes, parse_words
 from edelweiss.datasets import SOURCES
 from edelweiss.datasets.config import ARRAYS, FOLDERS, OWN, SITE, SIZED, TABLE
 from edelweiss.datasets.labels import wrong_labels
 from edelweiss.datasets.partition import NATURAL
+from edelweiss.federation.oracle import not_private
 from edelweiss.federation.stages import MOST_STEPS, Stages
 from edelweiss.models import STEMS, tracks_statistics
 from edelweiss.models.architecture import DEVICE
@@ -42,6 +43,7 @@ def contradictions(run: RunConfig) -> list[str]:
         _split,
         _pooled,
         _fine_tune,
+        _private,
         _wire,
         _rest,
     )
@@ -314,3 +316,29 @@ def _rest(run: RunConfig) -> Iterator[str]:
         yield f"min-replies = {run.min_replies}: there are only sites = {run.sites}"
     if run.device != "auto" and not DEVICE.fullmatch(run.device):
         yield f'device = {run.device!r}: allowed are "auto", "cpu", "cuda", "cuda:0", "cuda:1", ...'
+
+
+def _private(run: RunConfig) -> Iterator[str]:
+    """Differential privacy: what has to be given up for it."""
+    keys = type(run).model_fields
+    if not run.private:
+        for name in ("dp_delta", "dp_clip", "dp_difference_clip"):
+            if (value := getattr(run, name)) != keys[name].default:
+                key = keys[name].alias
+                yield f"{key} = {value:g}: nothing is private with dp.epsilon = 0; set it, as 3, or leave {key} out"
+        return
+    algorithm, problem = ALGORITHMS[run.algorithm], PROBLEMS[run.problem]
+    asked = f"dp.epsilon = {run.dp_epsilon:g}"
+    if problem.mixes_patients:
+        yield f"{asked}: problem = {run.problem!r} cannot be private ({problem.mixes_patients}): take auc or bce"
+    if why := not_private(algorithm.needs):
+        yield f"{asked}: algorithm = {run.algorithm!r} cannot be private: {why}"
+    for key, value, wanted, why in (
+        ("sampler", run.sampler, "uniform", "each patient is in a batch with the same probability"),
+        ("pooled", run.pooled, False, "noise is added at each site"),
+        ("compare-with", run.compare_with, "", "sites evaluate nothing"),
+    ):
+        if value != wanted:
+            yield f"{asked}: {key} = {shown(value)}, and {why}: take {shown(wanted)}"
+    if 0 < run.dp_difference_clip < SMALLEST_CLIP:
+        yield f"dp.difference-clip = {run.dp_difference_clip:g}: must be at least {SMALLEST_CLIP:g}, or 0 for dp.clip"

@@ -96,7 +96,8 @@ class RunConfig(RunKeys):
             for name in chosen
         ]
         if config is not None:
-            sampler = PROBLEMS[config.problem].sampler if config.sampler == "auto" else config.sampler
+            usual = "uniform" if config.private else PROBLEMS[config.problem].sampler
+            sampler = usual if config.sampler == "auto" else config.sampler
             config = config.model_copy(update={"sampler": sampler, "hyper": hyper | given[0], "options": given[1]})
             problems += contradictions(config)
         if config is None or problems:
@@ -141,6 +142,11 @@ class RunConfig(RunKeys):
     def seed(self) -> int:
         """The seed of every random choice of the run."""
         return self.strategy.seed
+
+    @property
+    def private(self) -> bool:
+        """Whether each site's answers are differentially private."""
+        return self.dp_epsilon > 0
 
     @cached_property
     def strategy(self) -> FederatedStrategy:

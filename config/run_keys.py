@@ -11,9 +11,13 @@ from edelweiss.config.values import (
     Above0,
     AlgorithmName,
     Classes,
+    Clip,
+    Clip0,
     Crop,
     DatasetName,
     Degrees,
+    Delta,
+    Epsilon,
     Folds,
     Fraction,
     Gigabytes,
@@ -197,6 +201,22 @@ class RunKeys(Keys):
     )
     augment_brightness: Fraction = Field(
         0.0, description="change brightness by up to this share, up to 1; values are clipped to 0 to 255"
+    )
+
+    # Differential privacy.
+    dp_epsilon: Epsilon = Field(
+        0.0,
+        alias="dp.epsilon",
+        description="ε of the whole run for each patient: noise at every site makes it so; 0: no differential privacy",
+    )
+    dp_delta: Delta = Field(1e-5, alias="dp.delta", description="δ of the whole run, below 1 / patients of a site")
+    dp_clip: Clip = Field(
+        1.0, alias="dp.clip", description="largest norm of a patient's gradient; a longer one is shortened to it"
+    )
+    dp_difference_clip: Clip0 = Field(
+        0.0,
+        alias="dp.difference-clip",
+        description="that of a patient's difference of two gradients, which some algorithms take; 0: dp.clip",
     )
 
     # Participation, timeouts and failures.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from edelweiss.problems.capabilities import ClosedFormDual, InnerFunction, Layers
+from edelweiss.problems.capabilities import BalancedLoss, ClosedFormDual, InnerFunction, Layers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
     from contextlib import AbstractContextManager
 
     import torch
@@ -72,6 +72,18 @@ class Oracle(ClosedFormDual, InnerFunction, Layers, Protocol):
     def project(self, y: Tensor) -> Tensor:
         """Return y projected onto its feasible set."""
         ...
+
+
+NOT_PRIVATE = {
+    ClosedFormDual: "it takes y in closed form, a ratio of sums over patients that has no noise; take coda-plus",
+    BalancedLoss: "its loss is balanced by the exact counts of a site's classes; take ditto or fedrep",
+    InnerFunction: "it follows the inner value of a composition, in which a batch's patients are one; take fedavg",
+}
+
+
+def not_private(needs: Collection[type]) -> str:
+    """Return why an algorithm with these ``needs`` sees patients other than by gradients; empty if it does not."""
+    return next((why for kind, why in NOT_PRIVATE.items() if kind in needs), "")
 
 
 class Differences:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from edelweiss.common import to_record
 from edelweiss.common.files import reason
@@ -43,7 +43,7 @@ from edelweiss.server_app.run_state import RunState
 from edelweiss.server_app.trackers import Tracking
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     import numpy as np
@@ -168,12 +168,15 @@ def _play(
     prepare_device(device, config.matmul_precision)
     problem = config.build_problem(config.setting(data_summary, device))
     require_enough(problem, sites, progress)
+    privacy = promised(config, problem, sites, progress)
     other = compared_with(config, problem, given.other)
     start = problem.initial() | state.start if state.last else starting_point(problem, begins, progress)
     state.note_start(sites, data_summary, start)
     states = remembered(config, problem, start) if isinstance(grid, LocalGrid) else 0
     state.require_room(len(start["x"]), states)
-    recorder.about(about.gathered(sites, data_summary, start, str(problem.device), judged_on(config, grid), warnings))
+    recorder.about(
+        about.gathered(sites, data_summary, start, str(problem.device), judged_on(config, grid), warnings) | privacy
+    )
     if isinstance(grid, LocalGrid):
         make_ready(grid, problem, len(start["x"]), states, state)
     elif config.stack != 1:
@@ -208,7 +211,7 @@ def _play(
         head=problem.head if isinstance(problem, NetworkProblem) else None,
         checkpoints=state,
         problem=problem,
-        evidence=config.evidence and ranks(type(problem)),
+        evidence=config.evidence and ranks(type(problem)) and not config.private,
         other=None if other is None else pack(other),
         encoding=config.encoding,
     )
@@ -219,6 +222,30 @@ def _play(
     if isinstance(problem, NetworkProblem):
         recorder.evidence = evidence_of(config, problem, recorder.scores, arrays, other, test)
     return arrays, {site.name: to_record(facts) for site, facts in sites.items()}
+
+
+def promised(config: RunConfig, problem: Problem, sites: Mapping[Site, Facts], progress: Progress) -> dict[str, Any]:
+    """Say what a private run promises and the noise that it takes; return the record of it, empty without.
+
+    Raises
+    ------
+    ConfigError
+        When the problem cannot be private, or no noise is enough.
+    """
+    if not config.private:
+        return {}
+    from edelweiss.config.privacy import record, require_private
+
+    require_private(problem)
+    found = record(config, {site.name: facts for site, facts in sites.items()})
+    noise = [one["noise"] for one in found["sites"].values()]
+    tight = max(one["tight-epsilon"] for one in found["sites"].values())
+    progress.say(
+        f"differential privacy: epsilon = {config.dp_epsilon:g}, delta = {config.dp_delta:g} for each patient, by "
+        f"noise of {min(noise):.3g} to {max(noise):.3g} times the clip; by itself the run costs {tight:.3g}. Simulated "
+        "sites protect nobody: their secrets follow from the seed"
+    )
+    return {"privacy": found}
 
 
 def meet(config: RunConfig, grid: Grid, recorder: Recorder, state: RunState) -> tuple[Exchange, dict[Site, Facts]]:

@@ -18,6 +18,7 @@ from edelweiss.datasets import (
     class_names_of,
     columns_hash,
     features_of,
+    load_test,
     missing_classes,
     standardisation,
     wrong_facts,
@@ -25,6 +26,7 @@ from edelweiss.datasets import (
 from edelweiss.datasets.config import SITE
 from edelweiss.datasets.errors import examples
 from edelweiss.datasets.samplers import AUTO, are_rare
+from edelweiss.datasets.samples import moments
 from edelweiss.federation import BadReplyError, RunError, Site
 from edelweiss.federation.fingerprint import fingerprint
 from edelweiss.federation.replies import require_records
@@ -135,7 +137,9 @@ def pooled(config: RunConfig, sites: Mapping[Site, Facts], progress: Progress) -
         [sum(column) for column in zip(*(getattr(one, name) for one in telling), strict=True)]
         for name in ("count", "total", "squares")
     ]
-    shift, scale = (tuple(v.tolist()) for v in standardisation(*sums)) if telling else ((), ())
+    if config.private:
+        sums = _public_moments(config, every[0].shape, progress)
+    shift, scale = (tuple(v.tolist()) for v in standardisation(*sums)) if any(sums) else ((), ())
     return DataSummary(
         shape=every[0].shape,
         classes=max(one.classes for one in every),  # a site knows only its own classes
@@ -147,6 +151,23 @@ def pooled(config: RunConfig, sites: Mapping[Site, Facts], progress: Progress) -
         scale=scale,
         columns=every[0].columns,
     )
+
+
+def _public_moments(config: RunConfig, shape: Sequence[int], progress: Progress) -> list[list[float]]:
+    """Return count, sum and sum of squares that a private run standardises by: of no site's samples.
+
+    Those of the common test set, which the coordinator has itself; without one, images are taken as uniform from black
+    to white, and tables stay as they are.
+    """
+    if not config.standardise:
+        return [[], [], []]
+    if config.dataset != SITE and (test := load_test(config.data())) is not None:
+        progress.say("inputs are standardised by the common test set: sites send no sums")
+        return [*moments(test)]
+    if len(shape) == 3:
+        return [[1.0] * shape[0], [255 / 2] * shape[0], [255**2 / 3] * shape[0]]
+    progress.warn("inputs are not standardised: private sites send no sums; bring all features to one scale first")
+    return [[], [], []]
 
 
 def what_it_means(config: RunConfig, data_summary: DataSummary, progress: Progress) -> ModelSchema:

@@ -216,6 +216,11 @@ class Policy(Keys):
             number = value_of(run, key)
             if number is not None and not low <= number <= high:
                 yield f"{key} = {number:g}: this site allows {low:g} to {high:g}"
+        if own and run.dataset == SITE and run.private:
+            yield (
+                f"dp.epsilon = {run.dp_epsilon:g}: this release simulates differential privacy, and keeps no account "
+                "of what several runs cost a hospital's patients; it takes part without it only"
+            )
         if own and run.dataset == SITE:
             if self.most_rounds and run.rounds > self.most_rounds:
                 yield f"rounds = {run.rounds}: this site allows at most {self.most_rounds} in a run (most-rounds)"
@@ -238,8 +243,8 @@ def _protective() -> Policy:
 def value_of(run: RunConfig, key: str) -> float | None:
     """Return the number of a run-config key in a run, or its default; None if it does not apply."""
     table, _, name = key.rpartition(".")
-    if not table and key not in SHARED:
-        return float(getattr(run, name.replace("-", "_")))
+    if key in {*RunConfig.keys()}:
+        return float(getattr(run, key.replace(".", "_").replace("-", "_")))
     if table in ("", run.algorithm):
         return float(getattr(run.strategy, name.replace("-", "_")))
     if table == run.problem:

@@ -1,1 +1,1 @@
-"""Differential privacy at the site: what it costs, how gradients become private, where the randomness is from."""
+"""Differential privacy at the site: its oracle, and where its randomness is from."""

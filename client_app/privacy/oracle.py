@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from edelweiss.client_app.errors import RefusedError
-from edelweiss.client_app.privacy.account import Query, spent
-from edelweiss.client_app.privacy.gradients import Rows, Term, clipped_sum, public_gradient
-from edelweiss.client_app.privacy.plan import Counted, rate_of
 from edelweiss.datasets import Augmentation
+from edelweiss.federation.privacy_account import Query, spent
+from edelweiss.federation.privacy_plan import Counted, rate_of
+from edelweiss.problems.patients import Rows, Term, clipped_sum, public_gradient
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from torch import Tensor
 
-    from edelweiss.client_app.privacy.account import Queries
     from edelweiss.client_app.privacy.randomness import KeyedStream
     from edelweiss.datasets import Samples
     from edelweiss.federation.oracle import Point
+    from edelweiss.federation.privacy_account import Queries
     from edelweiss.problems import Arrays, Batch
     from edelweiss.problems.network import NetworkProblem
 
@@ -100,7 +100,7 @@ class PrivateOracle:
     Parameters
     ----------
     problem
-        The objective, without a `gradients.refusal`.
+        The objective, without a `problems.patients.refusal`.
     samples, patients
         The site's training samples, and whose they are.
     stream

@@ -16,15 +16,17 @@ from torch import Tensor, nn
 
 from edelweiss.client_app.errors import RefusedError
 from edelweiss.client_app.oracle import SiteOracle
-from edelweiss.client_app.privacy import gradients, plan
-from edelweiss.client_app.privacy.account import SENSITIVITY, Query
-from edelweiss.client_app.privacy.gradients import Term, clipped_sum
 from edelweiss.client_app.privacy.oracle import Mechanism, Patients, PrivateOracle
 from edelweiss.client_app.privacy.randomness import KeyedStream
 from edelweiss.datasets import DataSummary, Samples, make_sampler
+from edelweiss.federation import privacy_plan as plan
+from edelweiss.federation.oracle import not_private
+from edelweiss.federation.privacy_account import SENSITIVITY, Query
 from edelweiss.models import Architecture
 from edelweiss.problems import PROBLEMS, Setting
+from edelweiss.problems import patients as gradients
 from edelweiss.problems.network import NetworkProblem
+from edelweiss.problems.patients import Term, clipped_sum
 from edelweiss.strategies import ALGORITHMS, can_solve
 from tests.strategies.halves import drive
 
@@ -107,7 +109,7 @@ def test_an_unknown_label_counts_nothing() -> None:
 @pytest.mark.parametrize("algorithm", sorted(set(ALGORITHMS)))
 def test_every_private_algorithm_does_what_it_does_without(algorithm: str, name: str) -> None:
     strategy_class = ALGORITHMS[algorithm]
-    if not can_solve(strategy_class, PROBLEMS[name]) or plan.refusal(strategy_class):
+    if not can_solve(strategy_class, PROBLEMS[name]) or not_private(strategy_class.needs):
         pytest.skip("refused, or no pair")
     if algorithm == "dispfl" and PROBLEMS[name].multiclass:
         pytest.skip("with two outputs whose gradients are opposite, the largest is a matter of rounding")
@@ -300,7 +302,7 @@ def test_the_same_question_has_the_same_answer_and_another_secret_another() -> N
 def test_the_plan_is_what_a_run_asks(algorithm: str) -> None:
     strategy_class = ALGORITHMS[algorithm]
     name = next((name for name in ("auc", "cross-entropy") if can_solve(strategy_class, PROBLEMS[name])), "")
-    if not name or plan.refusal(strategy_class):
+    if not name or not_private(strategy_class.needs):
         pytest.skip("refused")
     options: dict[str, Any] = {} if algorithm == "npa" else {"local_steps": 3, "stage_iterations": 6}
     strategy = strategy_class(**options)

@@ -116,17 +116,19 @@ def noise_for(queries: Queries, budget: float, delta: float, before: Curve | flo
     return high
 
 
-def tight_epsilon(queries: Queries, noise: float, delta: float) -> float:
+def tight_epsilon(queries: Queries, noise: float, delta: float, count_noise: float = math.inf) -> float:
     """Return ε of these queries by privacy loss distributions: of one run by itself, its noise fixed beforehand.
 
-    It is lower than `epsilon`, and no filter: what several runs cost together does not follow from it.
+    It is lower than `epsilon`, and no filter: what several runs cost together does not follow from it. ``count_noise``
+    is that of a count beside them, of everybody; infinite: there is none.
     """
     import dp_accounting
     from dp_accounting.pld import PLDAccountant
 
     accountant = PLDAccountant(dp_accounting.NeighboringRelation.REPLACE_SPECIAL, value_discretization_interval=1e-3)
-    for query, count in queries.items():
-        event: dp_accounting.DpEvent = dp_accounting.GaussianDpEvent(noise / SENSITIVITY / math.sqrt(query.gradients))
+    with_counts = [(query, count, noise) for query, count in queries.items()]
+    for query, count, own in with_counts + [(Query(1.0), 1, count_noise)] * math.isfinite(count_noise):
+        event: dp_accounting.DpEvent = dp_accounting.GaussianDpEvent(own / SENSITIVITY / math.sqrt(query.gradients))
         if query.rate < 1:
             event = dp_accounting.PoissonSampledDpEvent(query.rate, event)
         accountant.compose(dp_accounting.SelfComposedDpEvent(event, count))

@@ -11,7 +11,7 @@ from dp_accounting.rdp import RdpAccountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edelweiss.client_app.privacy.account import (
+from edelweiss.federation.privacy_account import (
     ORDERS,
     SENSITIVITY,
     Query,

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from edelweiss.client_app.privacy.account import Query
 from edelweiss.common import PROCESS_CACHE
 from edelweiss.federation.algorithm import phases_of
+from edelweiss.federation.privacy_account import Query
 from edelweiss.federation.run_messages import RunMessages
 from edelweiss.federation.schema import Vector
-from edelweiss.problems.capabilities import BalancedLoss, ClosedFormDual, InnerFunction
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,18 +28,6 @@ if TYPE_CHECKING:
 
 SIZE, HEAD = 8, 4  # of the model that is played with
 LAYERS = (slice(0, HEAD), (2, HEAD // 2)), (slice(HEAD, SIZE), (2, HEAD // 2))
-
-PRIVATE_REASONS = {
-    ClosedFormDual: "the y that it takes in closed form is a ratio of sums over patients without noise: take coda-plus",
-    BalancedLoss: "its loss is balanced by the exact counts of the site's classes: take ditto or fedrep",
-    InnerFunction: "it follows the inner value of a composition, in which all patients of a batch are one",
-}
-"""Why an algorithm that needs a capability cannot be private."""
-
-
-def refusal(algorithm: Algorithm | type[Algorithm]) -> str:
-    """Return why an algorithm sees data other than by gradients; empty if it does not."""
-    return next((why for kind, why in PRIVATE_REASONS.items() if kind in algorithm.needs), "")
 
 
 def rate_of(size: int, patients: int) -> float:
@@ -59,7 +46,7 @@ def plan_of(algorithm: Algorithm, rounds: int, sites: int, patients: int, batch_
     Parameters
     ----------
     algorithm
-        Without a `refusal`.
+        One that `federation.oracle.not_private` has nothing against.
     rounds, sites
         R and K.
     patients, batch_size

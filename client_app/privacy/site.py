@@ -1,0 +1,171 @@
+"""A site's part in a private run: its noise, its noised counts, and its oracle."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, cast
+
+import torch
+
+from edelweiss.client_app.privacy.oracle import Mechanism, Patients, PrivateOracle
+from edelweiss.client_app.privacy.randomness import KeyedStream, derived, digest_of
+from edelweiss.common import ConfigError, latest
+from edelweiss.config.privacy import COUNT_NOISE, Price, price, require_private
+from edelweiss.config.resume import FREE
+from edelweiss.datasets import Facts
+from edelweiss.federation.fingerprint import release
+from edelweiss.problems import PROBLEMS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from edelweiss.config import RunConfig
+    from edelweiss.datasets import DataSummary, Samples, SiteData
+    from edelweiss.federation import RoundContext
+    from edelweiss.problems import Arrays, Problem
+    from edelweiss.problems.network import NetworkProblem
+
+UNASKED = FREE - {"threads", "device"}
+"""Keys that no answer depends on, not even its rounding."""
+
+
+class SitePrivacy:
+    """The private side of a site in a run.
+
+    Parameters
+    ----------
+    run
+        With dp.epsilon above 0.
+    data
+        The site's data.
+    secret
+        From which all of its randomness follows.
+    identity
+        What says which data these are.
+    """
+
+    def __init__(self, run: RunConfig, data: SiteData, secret: bytes, identity: str) -> None:
+        self.run, self.data, self.identity = run, data, identity
+        self._secret = secret
+        self.patients, self.held_out = self._patients(data.train), self._patients(data.held_out)
+
+    @classmethod
+    def simulated(cls, run: RunConfig, data: SiteData, index: int) -> SitePrivacy:
+        """Return that of a simulated site, whose secret follows from the seed: it protects nobody."""
+        secret = derived(b"simulated", "secret", [str(run.seed).encode(), str(index).encode()])
+        return cls(run, data, secret, f"simulated {index}")
+
+    def _patients(self, samples: Samples) -> Patients:
+        ids = self.data.patient_ids
+        if ids is None:
+            return Patients(len(samples))
+        own = torch.from_numpy(ids[samples.rows.cpu().numpy()].astype("int64"))
+        if not self.data.by_patient and len(torch.unique(own)) < len(own):
+            raise ConfigError(
+                "patient",
+                ["rows repeat, and no column says whose a row is: name it, or nobody knows what a patient's part is"],
+            )
+        return Patients(len(samples), own)
+
+    @cached_property
+    def price(self) -> latest[Price]:
+        """The price of the run with this number of sites."""
+        return latest(lambda sites: price(self.run, sites, len(self.patients)))
+
+    @cached_property
+    def counted_labels(self) -> Tensor:
+        """Labels with the noised counts of the classes, of as many samples as there are patients.
+
+        Shape (n,) or (n, L), `datasets.labels.UNKNOWN` where unknown. A patient counts once, with a share of each row.
+        """
+        labels, patients = self.data.train.targets().cpu(), self.patients
+        several = labels.ndim > 1
+        columns = labels.T if several else labels[None]
+        rows = patients.rows(torch.ones(len(patients), dtype=torch.bool))
+        classes = range(self.data.classes)
+        stream = KeyedStream(derived(self._secret, "counts", [self.identity.encode()]))
+        found = []
+        for column in columns:
+            own = column[rows.positions]
+            counts = torch.stack([rows.shares.double()[own == c].sum() for c in classes])
+            noise = stream.normal(len(classes)).mul_(COUNT_NOISE * math.sqrt(len(columns)))
+            found.append(_as_labels((counts + noise).tolist(), len(patients), several))
+        return torch.stack(found, 1) if several else found[0]
+
+    def facts(self, name: str, partition_id: int) -> Facts:
+        """Return what the site reports before a run: n, and noised counts; no moments and nothing else of its rows."""
+        labels = self.counted_labels
+        count = len(labels)
+        told = replace(
+            self.data.train, inputs=self.data.train.inputs[:1], labels=labels, rows=torch.arange(count), shift=None
+        )
+        held_out = replace(told, rows=torch.arange(0))
+        data = replace(self.data, train=told, held_out=held_out)
+        multiclass = PROBLEMS[self.run.problem].multiclass
+        facts = Facts.of(data, name=name, partition_id=partition_id, multiclass=multiclass, standardise=False)
+        return replace(facts, held_out=len(self.held_out), held_out_counts=(), missing=0)
+
+    def oracle(
+        self,
+        problem: Problem,
+        samples: Samples,
+        sites: int,
+        context: RoundContext,
+        question: tuple[Arrays, Arrays, DataSummary],
+        *,
+        fresh: Callable[[], Arrays],
+        common: Problem,
+    ) -> PrivateOracle:
+        """Return the oracle of one answer, to what was sent, with what is remembered, in a run of this data summary.
+
+        Raises
+        ------
+        ConfigError
+            When the problem cannot be private, or no noise is enough.
+        """
+        require_private(problem)
+        run = self.run
+        cost = self.price(sites)
+        sent, memory, data_summary = question
+        parts = [
+            release().encode(),
+            repr([(key, value) for key, value in sorted(run.written().items()) if key not in UNASKED]).encode(),
+            repr(data_summary).encode(),
+            self.identity.encode(),
+            f"{context.round} {context.phase}".encode(),
+            digest_of(sent),
+            digest_of(memory),
+        ]
+        return PrivateOracle(
+            cast("NetworkProblem", problem),
+            samples,
+            self.patients,
+            KeyedStream(derived(self._secret, "answer", parts)),
+            Mechanism(cost.noise, run.dp_clip, run.dp_difference_clip or run.dp_clip),
+            cost.plan[context.round, context.phase],
+            run.batch_size,
+            fresh=fresh,
+            common=cast("NetworkProblem", common),
+            augmentation=run.augmentation,
+        )
+
+
+def _as_labels(noised: Sequence[float], patients: int, several: bool) -> Tensor:
+    """Return labels of that many patients with about these counts, each at least 1; with several, others unknown."""
+    counts = [max(1.0, count) for count in noised]
+    if several and sum(counts) <= patients:
+        whole = [math.floor(count) for count in counts]
+    else:
+        ends = [round(patients * sum(counts[: i + 1]) / sum(counts)) for i in range(len(counts))]
+        whole = [end - begin for begin, end in zip([0, *ends[:-1]], ends, strict=True)]
+    labels = torch.full((patients,), -1, dtype=torch.int64)
+    place = 0
+    for c, count in enumerate(whole):
+        labels[place : place + count] = c
+        place += count
+    return labels

@@ -1,0 +1,113 @@
+"""The price of a run with differential privacy: what it costs each patient of a site, and the noise that it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from edelweiss.common import ConfigError
+from edelweiss.federation.privacy_account import Query, epsilon, noise_for, spent, tight_epsilon
+from edelweiss.federation.privacy_plan import Plan, plan_of, total
+from edelweiss.problems import PROBLEMS
+
+if TYPE_CHECKING:
+    from edelweiss.config.run import RunConfig
+    from edelweiss.datasets import Facts
+    from edelweiss.federation.privacy_account import Curve
+    from edelweiss.problems import Problem
+
+COUNT_NOISE = 10.0
+"""Standard deviation of the noise of a count of patients, times √L with L labels."""
+
+
+@dataclass(frozen=True)
+class Price:
+    """What a run costs each patient of a site with n patients to train on, and the noise that it takes.
+
+    Attributes
+    ----------
+    plan : Plan
+        Its queries.
+    noise : float
+        σ, as a multiple of the clip.
+    counts : Curve
+        Rényi divergences of the noised counts.
+    """
+
+    plan: Plan
+    noise: float
+    counts: Curve
+
+    @property
+    def curve(self) -> Curve:
+        """Rényi divergences of the whole run."""
+        return self.counts + spent(total(self.plan), self.noise)
+
+
+def counts_cost() -> Curve:
+    """Return the Rényi divergences of a site's noised counts."""
+    return spent({Query(1.0): 1}, COUNT_NOISE)
+
+
+def price(run: RunConfig, sites: int, patients: int) -> Price:
+    """Return the price of a run for a site, whose noise is the least with which it costs dp.epsilon.
+
+    Raises
+    ------
+    ConfigError
+        When no noise is enough, or dp.delta is too large for so few patients.
+    """
+    if run.dp_delta * patients >= 1:
+        raise ConfigError(
+            "run-config",
+            [
+                f"dp.delta = {run.dp_delta:g}: with {patients} patients it must be below {1 / patients:.1g}, or the "
+                "whole record of a patient might be sent"
+            ],
+        )
+    minimax = PROBLEMS[run.problem].kind == "minimax"
+    plan = plan_of(run.strategy.without_files(), run.rounds, sites, patients, run.batch_size, minimax)
+    counts = counts_cost()
+    try:
+        noise = noise_for(total(plan), run.dp_epsilon, run.dp_delta, counts)
+    except ValueError:
+        least = epsilon(counts, run.dp_delta)
+        raise ConfigError(
+            "run-config",
+            [
+                f"dp.epsilon = {run.dp_epsilon:g}: the noised counts alone cost {least:.2f} with dp.delta = "
+                f"{run.dp_delta:g}: raise one of them"
+            ],
+        ) from None
+    return Price(plan, noise, counts)
+
+
+def require_private(problem: Problem) -> None:
+    """Check that patients' gradients can be told apart; ConfigError says why not."""
+    from edelweiss.problems.patients import refusal  # torch.func is slow to import
+
+    if text := refusal(problem):
+        raise ConfigError("run-config", [f"dp.epsilon: {text}"])
+
+
+def record(run: RunConfig, facts: Mapping[str, Facts]) -> dict[str, Any]:
+    """Return what a run's record says of its privacy: what it promises, and each site's noise and tight ε."""
+    sites = {}
+    for name, one in facts.items():
+        cost = price(run, len(facts), one.examples or 0)
+        queries = total(cost.plan)
+        sites[name] = {
+            "patients": one.examples,
+            "noise": round(cost.noise, 4),
+            "epsilon": round(epsilon(cost.curve, run.dp_delta), 4),
+            "tight-epsilon": round(tight_epsilon(queries, cost.noise, run.dp_delta, COUNT_NOISE), 4),
+        }
+    return {
+        "epsilon": run.dp_epsilon,
+        "delta": run.dp_delta,
+        "clip": run.dp_clip,
+        "difference-clip": run.dp_difference_clip or run.dp_clip,
+        "count-noise": COUNT_NOISE,
+        "sites": sites,
+    }

@@ -1,0 +1,144 @@
+"""Runs with differential privacy in the local engine: what they need, what they send, that they repeat."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edelweiss.client_app.privacy.site import SitePrivacy
+from edelweiss.common import ConfigError
+from edelweiss.config import RunConfig
+from edelweiss.config.privacy import COUNT_NOISE, price, require_private
+from edelweiss.datasets import DataSummary, load_site
+from edelweiss.federation.privacy_account import epsilon, spent
+from edelweiss.federation.privacy_plan import total
+from edelweiss.models import Architecture
+from edelweiss.problems import PROBLEMS, Setting
+from edelweiss.server_app.simulation import simulate
+
+BASE: dict[str, Any] = {
+    "engine": "local",
+    "workers": 1,
+    "dataset": "breast-cancer",
+    "sites": 2,
+    "rounds": 2,
+    "local-steps": 2,
+    "batch-size": 8,
+    "dp.epsilon": 8.0,
+    "dp.delta": 1e-3,
+}
+
+
+def parsed(**keys: Any) -> RunConfig:
+    return RunConfig.parse(BASE | {key.replace("__", ".").replace("_", "-"): value for key, value in keys.items()})
+
+
+@pytest.mark.parametrize(
+    ("keys", "named"),
+    [
+        ({"dp__epsilon": float("inf")}, "dp.epsilon"),
+        ({"dp__epsilon": -1.0}, "dp.epsilon"),
+        ({"dp__epsilon": 0.0, "dp__clip": 2.0}, "dp.clip"),
+        ({"dp__clip": 0.0}, "dp.clip"),
+        ({"dp__delta": 0.0}, "dp.delta"),
+        ({"dp__delta": 1.0}, "dp.delta"),
+        ({"dp__difference_clip": 1e-9}, "dp.difference-clip"),
+        ({"problem": "auprc", "algorithm": "fcsg"}, "auprc"),
+        ({"problem": "partial-auc", "algorithm": "fcsg"}, "partial-auc"),
+        ({"problem": "saddle"}, "saddle"),
+        ({"algorithm": "coda"}, "coda-plus"),
+        ({"algorithm": "fedrod", "problem": "cross-entropy"}, "fedrep"),
+        ({"sampler": "fixed-positives"}, "uniform"),
+        ({"pooled": True}, "pooled"),
+    ],
+)
+def test_what_cannot_be_private_is_refused_with_the_way_out(keys: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parsed(**keys)
+    assert any(named in line for line in caught.value.problems)
+
+
+def test_every_algorithm_that_is_left_plans_its_run() -> None:
+    run = parsed(algorithm="fmgda")
+    cost = price(run, 2, 200)
+    assert epsilon(cost.curve, run.dp_delta) <= run.dp_epsilon
+    assert epsilon(cost.curve, run.dp_delta) > 0.98 * run.dp_epsilon
+    assert (cost.curve >= spent(total(cost.plan), cost.noise)).all()
+    with pytest.raises(ConfigError):
+        price(run, 2, 1000)  # δ is 1/n
+    with pytest.raises(ConfigError):
+        price(parsed(dp__epsilon=0.01), 2, 200)
+
+
+def test_smaller_sites_add_more_noise() -> None:
+    run = parsed()
+    noises = [price(run, 2, patients).noise for patients in (50, 200, 900)]
+    assert noises == sorted(noises, reverse=True)
+
+
+def run_of(folder: Path, **keys: Any) -> Any:
+    return simulate(BASE | {"runs-dir": str(folder)} | keys, quiet=True)
+
+
+def test_a_run_repeats_to_the_bit_with_any_number_of_workers_and_states_what_it_promises(tmp_path: Path) -> None:
+    first = run_of(tmp_path / "1")
+    again = run_of(tmp_path / "2", workers=2)
+    assert all(np.array_equal(first.arrays[name], again.arrays[name]) for name in first.arrays)
+    told = json.loads((Path(first.folder) / "about.json").read_text(encoding="utf-8"))["privacy"]
+    assert (told["epsilon"], told["delta"], told["clip"]) == (8.0, 1e-3, 1.0)
+    for site in told["sites"].values():
+        assert site["noise"] > 0
+        assert site["tight-epsilon"] < site["epsilon"] <= 8.0
+    for line in first.metrics:
+        assert not line.get("sites") or not any("auroc" in one for one in dict(line["sites"]).values())
+
+
+def test_another_clip_or_seed_is_another_question(tmp_path: Path) -> None:
+    ends = [
+        run_of(tmp_path / str(place), rounds=1, **keys).arrays["x"]
+        for place, keys in enumerate([{}, {"dp.clip": 1.0 + 1e-6}, {"dp.delta": 1.1e-3}, {"seed": 1}])
+    ]
+    for i, one in enumerate(ends):
+        for other in ends[:i]:
+            assert np.linalg.norm(one - other) > 1e-3  # fresh noise, not a scaled one
+
+
+def private(seed: int = 0, copies: int = 1) -> SitePrivacy:
+    run = parsed(seed=seed)
+    data = load_site(run.data(), 0, 2)
+    rows = data.train.rows.repeat(copies)
+    return SitePrivacy.simulated(run, replace(data, train=replace(data.train, rows=rows)), 0)
+
+
+def test_counts_are_noised_once_and_nothing_else_of_the_rows_is_told() -> None:
+    sites = [private(seed) for seed in range(60)]
+    facts = [site.facts("north", 0) for site in sites]
+    assert facts[0] == private(0).facts("north", 0)
+    exact = [int(site.data.train.targets().sum()) for site in sites]
+    off = np.array([one.positives - count for one, count in zip(facts, exact, strict=True)])  # type: ignore[operator]
+    assert 6 < off.std() < 15  # COUNT_NOISE for each class, then scaled to n
+    assert COUNT_NOISE == 10
+    for one in facts:
+        assert one.count == one.total == one.squares == ()
+        assert one.missing == 0
+        assert 0 < one.positives < one.examples  # type: ignore[operator]
+
+
+def test_rows_that_repeat_without_a_patient_column_are_refused() -> None:
+    site = private()
+    ids = np.zeros(len(site.data.train.inputs), np.uint64)
+    with pytest.raises(ConfigError, match="rows repeat"):
+        SitePrivacy.simulated(site.run, replace(site.data, patient_ids=ids, by_patient=False), 0)
+
+
+def test_batch_norm_is_refused_before_anything_is_computed() -> None:
+    given = DataSummary(shape=(1, 32, 32), prior=0.3)
+    problem = PROBLEMS["auc"](Setting(data_summary=given, architecture=Architecture(model="conv4", hidden=2)))
+    with pytest.raises(ConfigError) as caught:
+        require_private(problem)
+    assert any("batch norm" in line for line in caught.value.problems)
