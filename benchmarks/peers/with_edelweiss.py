@@ -5,16 +5,36 @@ from __future__ import annotations
 import os
 import tempfile
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.peers.job import BATCH, LR, STEPS, WIDTHS, Clock, Job, Layers, Trained, answer
-from edelweiss.server_app import simulate
+import edelweiss as ew
+from benchmarks.peers.job import (
+    BATCH,
+    LR,
+    MU,
+    SERVER_LR,
+    STEPS,
+    TAU,
+    WIDTHS,
+    Clock,
+    Job,
+    Layers,
+    Trained,
+    answer,
+    mnist,
+)
 from edelweiss.server_app.console import Progress
 
 if TYPE_CHECKING:
     from edelweiss.server_app.recorder import Record
+
+OWN: dict[str, dict[str, float]] = {
+    "fedprox": {"fedprox.mu": MU},
+    "fedadam": {"fedadam.server-lr": SERVER_LR, "fedadam.tau": TAU},
+    "scaffold": {},
+}
 
 
 class Ends(Progress):
@@ -31,35 +51,40 @@ class Ends(Progress):
 
 def train(job: Job, clock: Clock, stack: int) -> Trained:
     """Run it. The last round does not count: its line waits for the evaluation at the end."""
-    config = {
-        "algorithm": "fedavg",
+    config: dict[str, Any] = {
+        "algorithm": job.algorithm,
         "problem": "cross-entropy",
-        "dataset": "mnist",
-        "data-root": os.environ["EDELWEISS_DATA"],
-        "partition": "iid",
         "thin-share": 0.0,
         "holdout-share": 0.0,
         "model": job.model,
         "hidden": 64,
-        "sites": job.clients,
         "rounds": job.rounds,
         "local-steps": STEPS,
         "batch-size": BATCH,
-        "fedavg.lr": LR,
+        f"{job.algorithm}.lr": LR,
         "engine": "local",
-        "workers": 2,
+        "workers": job.cores,
         "stack": stack,
+        "seed": job.seed,
         "device": "cpu",
         "evaluate-every": 0,
         "central-test": False,
         "checkpoint-every": 0,
         "report": False,
     }
+    if job.alike:
+        config |= {"sites": job.clients, "partition": "iid", "data-root": os.environ["EDELWEISS_DATA"]}
+        data: Any = "mnist"
+    else:
+        inputs, labels = mnist()
+        config |= OWN[job.algorithm] | {"standardise": False}
+        data = [(inputs[rows], labels[rows]) for rows in map(job.rows, range(job.clients))]
     with tempfile.TemporaryDirectory() as folder:
-        result = simulate(config | {"runs-dir": folder}, progress=Ends(clock))
+        run = ew.simulate(config | {"runs-dir": folder}, data=data, progress=Ends(clock))
+        arrays, gradients = run.arrays, [record["gradients"] for record in run.metrics]
     clock.ended.pop()
-    steps = sum(record["gradients"] for record in result.metrics) / len(result.metrics) / job.clients
-    return Trained(_layers(job.model, result.arrays["x"]), steps)
+    steps = sum(gradients) / len(gradients) / job.clients
+    return Trained(_layers(job.model, arrays["x"]), steps)
 
 
 def _layers(model: str, x: np.ndarray) -> Layers:

@@ -5,10 +5,29 @@ from __future__ import annotations
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
-from flwr.serverapp.strategy import FedAvg
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedProx
 from flwr.simulation import run_simulation
 
-from benchmarks.peers.job import LR, Clock, Job, Trained, answer, batches, dealt, layers_of, mnist, torch_network
+from benchmarks.peers.job import (
+    LR,
+    MU,
+    SERVER_LR,
+    TAU,
+    Clock,
+    Job,
+    Trained,
+    answer,
+    batches,
+    layers_of,
+    mnist,
+    torch_network,
+)
+
+STRATEGIES = {
+    "fedavg": (FedAvg, {}),
+    "fedprox": (FedProx, {"proximal_mu": MU}),
+    "fedadam": (FedAdam, {"eta": SERVER_LR, "eta_l": LR, "beta_1": 0.9, "beta_2": 0.99, "tau": TAU}),
+}
 
 
 def train(job: Job, clock: Clock) -> Trained:
@@ -21,15 +40,20 @@ def train(job: Job, clock: Clock) -> Trained:
         import torch
 
         torch.set_num_threads(1)
-        network = torch_network(model)
+        network = torch_network(model, job.seed)
         network.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
         optimizer = torch.optim.SGD(network.parameters(), lr=LR)
         inputs, labels = map(torch.from_numpy, mnist())
-        rows, steps = torch.from_numpy(dealt(int(context.node_config["partition-id"]), clients)), 0
+        rows, steps = torch.from_numpy(job.rows(int(context.node_config["partition-id"]))), 0
+        mu, sent = message.content.config_records["config"].get("proximal-mu", 0.0), []
+        if mu:
+            sent = [parameter.detach().clone() for parameter in network.parameters()]
         for positions in torch.from_numpy(batches(len(rows))):
             batch = rows[positions]
             optimizer.zero_grad()
             loss = torch.nn.functional.cross_entropy(network(inputs[batch]), labels[batch])
+            for parameter, before in zip(network.parameters(), sent, strict=False):
+                loss = loss + mu / 2 * (parameter - before).square().sum()
             loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
             optimizer.step()
             steps += 1
@@ -43,15 +67,16 @@ def train(job: Job, clock: Clock) -> Trained:
 
     @server.main()
     def serve(grid: Grid, context: Context) -> None:
-        strategy = FedAvg(fraction_evaluate=0.0, min_train_nodes=clients, min_available_nodes=clients)
-        start = ArrayRecord(torch_network(model).state_dict())
+        kind, keys = STRATEGIES[job.algorithm]
+        strategy = kind(fraction_evaluate=0.0, min_train_nodes=clients, min_available_nodes=clients, **keys)
+        start = ArrayRecord(torch_network(model, job.seed).state_dict())
         results.append(strategy.start(grid, start, num_rounds=rounds, evaluate_fn=ended))
 
     run_simulation(
         server,
         client,
         num_supernodes=clients,
-        backend_config={"init_args": {"num_cpus": 2}, "client_resources": {"num_cpus": 1, "num_gpus": 0}},
+        backend_config={"init_args": {"num_cpus": job.cores}, "client_resources": {"num_cpus": 1, "num_gpus": 0}},
     )
     (result,) = results
     steps = result.train_metrics_clientapp[rounds]["steps"]

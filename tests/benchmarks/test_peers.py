@@ -14,6 +14,8 @@ import pytest
 
 from benchmarks.peers import with_edelweiss, with_pfl
 from benchmarks.peers.__main__ import ENGINES, OURS, Engine, installed, main, table, text, unlike
+from benchmarks.peers.baselines import METHODS
+from benchmarks.peers.baselines import table as baselines_table
 from benchmarks.peers.job import BATCH, STEPS, Clock, Job, batches, dealt, initial, judged, mnist
 from tests.said import has
 
@@ -128,3 +130,37 @@ def test_the_local_engine_does_the_job() -> None:
 
 def test_a_peers_script_can_be_read_without_the_peer() -> None:
     assert callable(with_pfl.train)
+
+
+# ---------------------------------------------------------------------- baselines
+
+
+def test_clients_of_two_classes_share_no_image_and_have_a_rounds_worth(monkeypatch: pytest.MonkeyPatch) -> None:
+    labels = np.random.default_rng(0).integers(0, 10, 20_000)
+    monkeypatch.setattr("benchmarks.peers.job.mnist", lambda: (None, labels))
+    rows = [Job("mlp", 40, 3, "fedprox").rows(client) for client in range(40)]
+    assert {len(own) for own in rows} == {STEPS * BATCH}
+    assert len(np.unique(np.concatenate(rows))) == 40 * STEPS * BATCH
+    assert [sorted(set(labels[own])) for own in rows[8:10]] == [[8, 9], [0, 9]]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("digits")
+@pytest.mark.parametrize("algorithm", ["fedprox", "scaffold", "fedadam"])
+def test_the_local_engine_trains_the_baselines(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.peers.job.two_classes", lambda client: np.arange(20) * 4 + client)
+    trained = with_edelweiss.train(Job("mlp", 4, 4, algorithm, seed=1), Clock(), stack=1)
+    assert trained.steps == STEPS
+    assert judged(trained.layers)["loss"] < judged(initial("mlp"))["loss"]
+
+
+def test_a_table_has_a_line_for_each_engine_beside_ours() -> None:
+    ours, flower, _ = METHODS["FedProx"]
+    lines = baselines_table({"FedProx": {ours: [answer(1.0), answer(1.0)], flower: [answer(4.0)]}}).splitlines()
+    assert lines[2].endswith("| 0.900 ± 0.000 | 0.400 ± 0.000 | 1.000 | 1.0 |")
+    assert lines[3].startswith("| FedProx | Flower |")
+    assert lines[3].endswith("| 4.000 | 4.0 |")
+
+
+def test_pfl_is_a_peer_of_scaffold_as_it_is_and_mended() -> None:
+    assert [engine.options[2:] for engine in METHODS["SCAFFOLD"]] == [(), (), ("--mended",)]

@@ -1,0 +1,388 @@
+"""`auc-margin` beside LibAUC's AUCMLoss and PESG, at one site; into docs/results/libauc.md.
+
+    EDELWEISS_DATA=folder/with/cifar10 python -m benchmarks.peers.libauc --python PYTHON      # one that has LibAUC
+
+1. Steps: both take the same batches from the same point. Ours get LibAUC's α before each step, so that the steps of
+   the network, a and b are compared; the steps of α are compared beside them.
+2. Recipe: LibAUC's example for rare positives of CIFAR-10, reduced, in both: AUROC and seconds of CPU.
+
+Each uses one thread, and LibAUC a process and a Python of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+import edelweiss as ew
+from benchmarks.pages import insert
+from benchmarks.peers.resnet20 import ResNet20
+from edelweiss.client_app.oracle import SiteOracle, stream
+from edelweiss.datasets import DataSummary, Samples, make_sampler
+from edelweiss.datasets.files import Places
+from edelweiss.datasets.sources import cifar
+from edelweiss.models import MODELS, Architecture
+from edelweiss.problems.metrics import ranking
+from edelweiss.server_app.console import Progress
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from edelweiss.problems.base import Batch, Problem
+    from edelweiss.server_app.report import Record
+
+REPO = Path(__file__).resolve().parents[2]
+PAGE = REPO / "docs" / "results" / "libauc.md"
+SHARES = (0.1, 0.01)
+BATCH, POSITIVES = 128, 25  # LibAUC's example: int(0.2 * 128)
+EVERY = 50  # steps of a round
+RECIPE = {
+    "lr": 0.1,
+    "momentum": 0.9,
+    "weight_decay": 1e-4,
+    "epoch_decay": 0.003,
+    "margin": 1.0,
+    "clip_value": 1.0,
+    "sampling_rate": 0.2,
+    "batch": BATCH,
+    "every": EVERY,
+}
+PLAIN = RECIPE | {"momentum": 0.0, "weight_decay": 0.0, "clip_value": float("inf")}
+
+Arrays = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Images:
+    """Training images with labels of which few are 1, and test images with as many of either."""
+
+    train: np.ndarray
+    labels: np.ndarray
+    test: np.ndarray
+    truth: np.ndarray
+
+
+@cache
+def halved() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return CIFAR-10 at 16 x 16 pixels, its classes, and which images are of its test set."""
+    source = cifar.read("cifar10", "CIFAR10", 10, Places.of("", download=False))
+    assert source.test is not None, "it has an official test set"
+    return torch.nn.functional.avg_pool2d(source.inputs.float() / 255, 2).numpy(), source.classes, source.test
+
+
+@cache
+def cifar10(share: float) -> Images:
+    """Return these, standardised; classes 5 to 9 are positive, thinned in training as LibAUC thins them."""
+    images, classes, test = halved()
+    labels = (classes >= 5).astype(np.int64)
+    train = np.random.default_rng(0).permutation(np.flatnonzero(~test))
+    negatives, positives = train[labels[train] == 0], train[labels[train] == 1]
+    rows = np.concatenate([negatives, positives[: int(share / (1 - share) * len(negatives))]])
+    mean, deviation = (of(images[rows], (0, 2, 3), keepdims=True) for of in (np.mean, np.std))
+    images = (images - mean) / deviation
+    return Images(images[rows], labels[rows], images[test], labels[test])
+
+
+def libauc(python: str, what: str, job: dict[str, Any], **given: np.ndarray) -> Arrays:
+    """Let LibAUC do a job of `benchmarks.peers.with_libauc`; return its arrays."""
+    with tempfile.TemporaryDirectory() as folder:
+        np.savez(Path(folder) / "job.npz", **given)  # type: ignore[arg-type]
+        (Path(folder) / "job.json").write_text(json.dumps(job), encoding="utf-8")
+        command = [python, "-m", "benchmarks.peers.with_libauc", what, folder]
+        environment = os.environ | {"PYTHONPATH": str(REPO), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+        done = subprocess.run(command, cwd=REPO, env=environment, capture_output=True, text=True, check=False)
+        if done.returncode:
+            sys.exit(f"{' '.join(command)} failed with exit code {done.returncode}:\n{done.stderr[-3000:]}")
+        with np.load(Path(folder) / "answer.npz") as answer:
+            return dict(answer)
+
+
+# ---------------------------------------------------------------------- steps
+
+
+def unit() -> float:
+    """Return 4p(1-p) of a batch: the scale of LibAUC's loss, which takes p from the batch, beside ours normalised."""
+    return 4 * POSITIVES / BATCH * (1 - POSITIVES / BATCH)
+
+
+@dataclass(frozen=True)
+class Batches:
+    """Batches with fixed positives: rows (T, n) of the training images, and weights (T, n) that undo the sampling."""
+
+    rows: Tensor
+    weights: Tensor
+
+    @classmethod
+    def drawn(cls, labels: Tensor, steps: int) -> Batches:
+        """Draw them as a run does."""
+        sampler = make_sampler("fixed-positives", labels, BATCH, POSITIVES, stream(0, 0, 1, 0))
+        rows = torch.stack([sampler.draw(BATCH) for _ in range(steps)])
+        weights = [sampler.weights(labels[each]) for each in rows]
+        return cls(rows, torch.stack([each for each in weights if each is not None]))
+
+
+class Dealt(SiteOracle):
+    """A site's oracle whose next batch is given; it notes the last gradient by α."""
+
+    batch: Batch | None = None
+    gy: Tensor
+
+    def gradient(self, x: Tensor, y: Tensor | None = None, batch: Batch | None = None) -> tuple[Tensor, Tensor | None]:
+        """Return (gx, gy) on that batch."""
+        gx, gy = super().gradient(x, y, self.batch if batch is None else batch)
+        assert gy is not None, "a minimax problem"
+        self.gy = gy
+        return gx, gy
+
+
+def followed(
+    problem: Problem, samples: Samples, batches: Batches, job: dict[str, Any], alphas: np.ndarray | None
+) -> dict[str, Any]:
+    """Take our steps on the batches: CODA+'s with LibAUC's α, or Local SGDA's with our own.
+
+    Our loss is divided by 4p(1-p), LibAUC's is not: step sizes are multiplied by `unit`, weights of what is added to
+    the gradient divided by it. Of α LibAUC has taken p(1-p) out of the gradient: its step is multiplied by 4.
+
+    Returns
+    -------
+    dict
+        ``x``: the iterates after the noted steps; ``alpha``: after each step from the α before it; ``mean``: of all
+        iterates, CODA+'s.
+    """
+    lr = job["lr"] * unit()
+    steps, start = len(batches.rows), problem.initial()
+    oracle = Dealt(problem, samples, None, torch.Generator().manual_seed(0))
+    method: ew.Algorithm
+    if alphas is None:
+        method = ew.LocalSGDA(local_steps=1, lr=lr, lr_dual=4 * job["lr"])
+    else:
+        method = ew.CodaPlus(local_steps=1, lr=lr, gamma=job["epoch_decay"] / unit())
+    point, memory, found = dict(start), {}, {"x": [], "alpha": []}
+    for step in range(steps):
+        inputs, labels = samples.batch(batches.rows[step])
+        oracle.batch = (inputs.to(problem.dtype), labels, batches.weights[step].to(problem.dtype))
+        if alphas is not None:
+            point["y"] = torch.tensor([alphas[step]], dtype=problem.dtype)
+        sent = point | {"x_ref": start["x"]}
+        context = method.context(step + 1, steps + 1, "train", 1)
+        reply, memory = method.local_update(sent, memory, oracle, context)
+        found["alpha"].append(problem.project(point["y"] + 4 * job["lr"] * oracle.gy).item())
+        point = {name: reply[name] for name in ("x", "y")}
+        if step + 1 in job["noted"]:
+            found["x"].append(reply["x"].numpy().copy())
+    return found | ({"mean": memory["x_mean"].numpy()} if memory else {})
+
+
+def problem_of(images: Images, dtype: torch.dtype, seed: int = 0) -> Problem:
+    """Return `auc-margin` over ResNet-20, on the default scale of a run."""
+    facts = DataSummary(shape=images.train.shape[1:], prior=float(images.labels.mean()))
+    setting = ew.Setting(
+        data_summary=facts, architecture=Architecture(model=MODELS.give(ResNet20)), dtype=dtype, seed=seed
+    )
+    return ew.AucMargin(setting, normalise=True)
+
+
+def apart(ours: np.ndarray, theirs: np.ndarray, start: np.ndarray) -> float:
+    """Return the distance of two points, relative to that of the second from the starting point."""
+    return float(np.linalg.norm(ours - theirs) / np.linalg.norm(theirs - start))
+
+
+def steps_compared(python: str, steps: int) -> tuple[list[str], str]:
+    """Return the table of the steps, and the versions of LibAUC and PyTorch."""
+    noted = sorted({1, min(10, steps), steps})
+    columns, versions = [], ""
+    for share in SHARES:
+        images = cifar10(share)
+        labels = torch.from_numpy(images.labels)
+        samples = Samples(torch.from_numpy(images.train), labels, torch.arange(len(labels)))
+        batches, job = Batches.drawn(labels, steps), PLAIN | {"noted": noted}
+        theirs, ours, x = {}, {}, {}
+        for dtype in (torch.float64, torch.float32):
+            problem = problem_of(images, dtype)
+            start = problem.initial()["x"].numpy()
+            seen, rows = np.unique(batches.rows.numpy(), return_inverse=True)
+            given = {
+                "images": images.train[seen].astype(start.dtype),
+                "labels": images.labels[seen],
+                "rows": rows.reshape(batches.rows.shape),
+            }
+            theirs[dtype] = libauc(python, "follow", job, start=start[:-2], **given)
+            ours[dtype] = followed(problem, samples, batches, job, theirs[dtype]["alpha"])
+            x[dtype] = start
+            if dtype is torch.float64:
+                free = libauc(python, "follow", job | {"epoch_decay": 0.0}, start=start[:-2], **given)
+                alone = followed(problem_of(images, dtype), samples, batches, job, None)
+        exact, rounded = torch.float64, torch.float32
+        versions, start = ", ".join(theirs[exact]["versions"]), x[exact]
+        print(f"{share:.0%}: the steps are taken", file=sys.stderr, flush=True)
+        column = [f"{share:.0%} positive"]
+        for one, other in (
+            (ours[exact], theirs[exact]),
+            (ours[rounded], theirs[rounded]),
+            (theirs[rounded], theirs[exact]),
+        ):
+            column += [f"{apart(*pair, start):.1e}" for pair in zip(one["x"], other["x"], strict=True)]
+        column.append(f"{apart(ours[exact]['mean'], theirs[exact]['mean'], start):.1e}")
+        gap = without_prior(theirs[exact])
+        moved = np.maximum(theirs[exact]["alpha"][1:] - 2 * job["lr"] * gap, 0)
+        column.append(f"{np.abs(moved - ours[exact]['alpha']).max():.1e}")
+        column += [f"{2 * job['lr'] * np.abs(part).mean():.1e}" for part in (gap[:10], gap[-10:])]
+        column.append(f"{apart(alone['x'][-1], free['x'][-1], start):.1e}")
+        column.append(f"{alone['alpha'][-1]:.4f} and {free['alpha'][-1]:.4f}")
+        columns.append(column)
+    names = [""]
+    for what in ("float64: Edelweiss and LibAUC", "float32: Edelweiss and LibAUC", "LibAUC: float32 and float64"):
+        names += [f"{what}, after {step} steps" for step in noted]
+    names += [
+        "mean of all iterates, float64",
+        "α after a step from the same point, but for the term below",
+        "the term, mean of the first ten steps",
+        "the term, mean of the last ten",
+        f"each with its own α, after {steps} steps",
+        "α then, Edelweiss and LibAUC",
+    ]
+    first, *lines = zip(names, *columns, strict=True)
+    return [" | ".join(("", *line, "")).strip() for line in (first, ("---", *["---:"] * len(SHARES)), *lines)], versions
+
+
+def without_prior(theirs: Arrays) -> np.ndarray:
+    """Return the term by which α's gradients differ: b - a, new, less the same of the batch's mean scores."""
+    return np.asarray(theirs["b"] - theirs["a"] - (theirs["negative"] - theirs["positive"]))
+
+
+# ---------------------------------------------------------------------- recipe
+
+
+class Ends(Progress):
+    """Notes the CPU time at the end of each round."""
+
+    def __init__(self) -> None:
+        super().__init__(quiet=True)
+        self.at: list[float] = []
+
+    def round(self, record: Record, rounds: int) -> None:
+        """Note it."""
+        self.at.append(time.process_time())
+
+
+def trained(images: Images, steps: int, seed: int) -> Arrays:
+    """Train with Local SGDA as PESG does, but for α's gradient; return test scores, and the CPU seconds of rounds."""
+    ends = Ends()
+    config = {
+        "algorithm": "local-sgda",
+        "problem": "auc-margin",
+        "auc-margin.normalise": True,
+        "auc-margin.margin": RECIPE["margin"],
+        # PESG's momentum weighs the fresh gradient: with 0.9 it is heavy ball's 0.1 with 0.9 of the step.
+        "local-sgda.lr": RECIPE["lr"] * RECIPE["momentum"] * unit(),
+        "local-sgda.lr-dual": 4 * RECIPE["lr"],
+        "local-sgda.momentum": 1 - RECIPE["momentum"],
+        # The point that epoch_decay pulls to is noise near 0 until PESG's first decay, which is later than this ends.
+        "local-sgda.weight-decay": (RECIPE["weight_decay"] + RECIPE["epoch_decay"]) / unit(),
+        "sites": 1,
+        "partition": "iid",
+        "thin-share": 0.0,
+        "holdout-share": 0.0,
+        "standardise": False,
+        "sampler": "fixed-positives",
+        "positives-per-batch": POSITIVES,
+        "batch-size": BATCH,
+        "local-steps": EVERY,
+        "rounds": steps // EVERY,
+        "seed": seed,
+        "engine": "local",
+        "device": "cpu",
+        "evaluate-every": 0,
+        "central-test": False,
+        "checkpoint-every": 0,
+        "report": False,
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        run = ew.simulate(
+            config | {"runs-dir": folder}, data=ew.arrays(images.train, images.labels), model=ResNet20, progress=ends
+        )
+        scores = run.predict(images.test)
+    return {"scores": np.asarray(scores), "seconds": np.diff(ends.at)[:-1]}
+
+
+def recipe_compared(python: str, steps: int, seeds: int) -> list[str]:
+    """Return the table of the recipe."""
+    lines = [
+        "| | AUROC, LibAUC | AUROC, Edelweiss | difference | CPU s, LibAUC | CPU s, Edelweiss | ratio |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for share in SHARES:
+        images, start = cifar10(share), {}
+        scores: dict[str, list[float]] = {"libauc": [], "edelweiss": []}
+        seconds: dict[str, list[float]] = {"libauc": [], "edelweiss": []}
+        for seed in range(seeds):
+            start = problem_of(images, torch.float32, seed).initial()["x"].numpy()[:-2]
+            job = RECIPE | {"steps": steps, "seed": seed}
+            given = {"images": images.train, "labels": images.labels, "test": images.test, "start": start}
+            for name, answer in (
+                ("libauc", libauc(python, "train", job, **given)),
+                ("edelweiss", trained(images, steps, seed)),
+            ):
+                scores[name].append(ranking(images.truth, answer["scores"])["auroc"])
+                seconds[name] += answer["seconds"].tolist()
+            print(f"{share:.0%}, seed {seed}: AUROC {scores}, seconds {seconds}", file=sys.stderr, flush=True)
+        paired = [ours - theirs for ours, theirs in zip(scores["edelweiss"], scores["libauc"], strict=True)]
+        took = {name: 100 / EVERY * statistics.median(each) for name, each in seconds.items()}
+        cells = [spread(scores["libauc"]), spread(scores["edelweiss"]), spread(paired, "+")]
+        cells += [f"{took['libauc']:.1f}", f"{took['edelweiss']:.1f}", f"{took['edelweiss'] / took['libauc']:.2f}"]
+        lines.append(f"| {share:.0%} positive | {' | '.join(cells)} |")
+    return lines
+
+
+def spread(values: Sequence[float], sign: str = "") -> str:
+    """Return mean ± standard deviation over the seeds."""
+    off = statistics.stdev(values) if len(values) > 1 else 0.0
+    return f"{statistics.fmean(values):{sign}.3f} ± {off:.3f}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print the tables and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--python", required=True, help="an interpreter that has LibAUC")
+    parser.add_argument("--steps", type=int, default=20, help="of the first part")
+    parser.add_argument("--train", type=int, default=200, help="steps of the recipe: a multiple of 50")
+    parser.add_argument("--seeds", type=int, default=3, help="of the recipe")
+    parser.add_argument("--page", type=Path, default=PAGE, help="where the tables go")
+    options = parser.parse_args(arguments)
+    if options.train % EVERY or options.train < 3 * EVERY:
+        parser.error(f"--train {options.train}: a multiple of {EVERY}, which is a round, and at least {3 * EVERY}")
+    if not os.environ.get("EDELWEISS_DATA"):
+        parser.error("EDELWEISS_DATA is not set: it names the folder that holds cifar10/")
+    torch.set_num_threads(1)
+    table, versions = steps_compared(options.python, options.steps)
+    recipe = recipe_compared(options.python, options.train, options.seeds)
+    parts = [
+        f"**The same {options.steps} batches.** Distances of x, relative to LibAUC's from the starting point.",
+        "\n".join(table),
+        f"**The recipe**, its first {options.train} steps; mean ± standard deviation over {options.seeds} seeds; "
+        "seconds of one core for 100 steps, the median.",
+        "\n".join(recipe),
+        f"Versions: {versions}; Edelweiss with torch {torch.__version__}.",
+    ]
+    text = "\n\n".join(parts) + "\n"
+    print(text)
+    insert(options.page, "libauc", "LibAUC beside Edelweiss", text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
