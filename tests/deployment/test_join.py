@@ -204,7 +204,7 @@ def test_each_failure_to_connect_is_told_apart(guarded: Guarded, tmp_path: Path)
             f"is not for the name {host}": [f"--superlink={host}:{fleet}", mine, key],
             "one side uses TLS and the other does not": [f"--superlink=127.0.0.1:{fleet}", "--insecure"],
             "answers without TLS": [f"--superlink=127.0.0.1:{plain}", mine, key],
-            "nobody listens at": [f"--superlink=127.0.0.1:{free_port()}", mine, key],
+            "nothing listens at": [f"--superlink=127.0.0.1:{free_port()}", mine, key],
             "nowhere.invalid cannot be resolved": ["--superlink=nowhere.invalid:9092", mine, key],
         }
         with ExitStack() as stack:
