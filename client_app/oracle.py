@@ -270,6 +270,11 @@ class SiteOracle(Differences):
         """Where each of the network's parameters lies in x, and its shape."""
         return cast("Layers", self.problem).layers
 
+    @property
+    def norms(self) -> Tensor:
+        """The positions in x of the scales and shifts of batch norm."""
+        return cast("Layers", self.problem).norms
+
     @contextmanager
     def aside(self) -> Iterator[None]:
         """Take gradients of the common model and objective; batch-norm statistics are left unchanged."""

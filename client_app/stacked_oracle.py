@@ -173,6 +173,11 @@ class StackedOracle(Differences):
         """Where each of the network's parameters lies in a row of x, and its shape."""
         return self.oracles[0].layers
 
+    @property
+    def norms(self) -> Tensor:
+        """The positions in a row of x of the scales and shifts of batch norm."""
+        return self.oracles[0].norms
+
     @contextmanager
     def aside(self) -> Iterator[None]:
         """Do nothing: models with batch-norm statistics are not stacked."""

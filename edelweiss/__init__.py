@@ -55,8 +55,8 @@ _HOMES = {
     "edelweiss.simulation": "compare register simulate sweep",
     "pydantic": "Field",
     "edelweiss.strategies": (
-        "AccFCSGM AdaFgda Alone Cdma Coda CodaPlus Codasca DPSGD DePRL DisPFL Ditto FCSG FCSGM FedAdam FedAvg FedDyn "
-        "FedGdaGt FedNest FedProx FedRep FedRoD FedYogi Fgda Fmgda LocalSCGD LocalSCGDM LocalSGDA LocalSGDAPlus "
+        "AccFCSGM AdaFgda Alone Cdma Coda CodaPlus Codasca DPSGD DePRL DisPFL Ditto FCSG FCSGM FedAdam FedAvg FedBN "
+        "FedDyn FedGdaGt FedNest FedProx FedRep FedRoD FedYogi Fgda Fmgda LocalSCGD LocalSCGDM LocalSGDA LocalSGDAPlus "
         "MomentumLocalSGDA MomentumLocalSGDAPlus NPA Sagda Scaffold"
     ),
 }

@@ -101,7 +101,7 @@ class CountingOracle:
         n, and the patients that a batch holds on average.
     """
 
-    head, layers = HEAD, LAYERS
+    head, layers, norms = HEAD, LAYERS, torch.arange(0)
 
     def __init__(self, start: Arrays, patients: int, batch_size: int) -> None:
         self._start, self._patients, self._size = start, patients, batch_size

@@ -93,6 +93,7 @@ class RunMessages:
             "p": p,
             "b": (head,),
             "h": (self.d - head,),
+            "n": (len(getattr(problem, "norms", ())),),
             "i": (getattr(problem, "inner_size", len)(start["x"]),),
             "t": terms,
             "c": terms + p if getattr(problem, "labels", ()) else terms,

@@ -20,6 +20,7 @@ A length is a symbol or a number for each axis, after the type if that is not x'
 ``p``   y, the dual variable; without one, the vector does not exist
 ``b``   the body of x, before the head
 ``h``   the head of x
+``n``   the scales and shifts of batch norm in x
 ``i``   the value of an inner function (`problems.capabilities.InnerFunction`)
 ``t``   the terms of a `problems.capabilities.ClosedFormDual`, and ``c`` its denominators
 ======  ==============================================================================

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 
 from edelweiss.models.errors import ModelError
 
@@ -74,6 +75,13 @@ class Layout:
         for (name, span), parameter in zip(self.spans.items(), self._parameters, strict=True):
             found.setdefault(name.rpartition(".")[0], []).append((span, tuple(parameter.shape)))
         return found
+
+    def norms(self) -> Tensor:
+        """Return the positions in x of the scales and shifts of batch norm with running statistics, int64."""
+        layers = {name for name, m in self.module.named_modules() if isinstance(m, BatchNorm) and m.track_running_stats}
+        spans = [span for name, span in self.spans.items() if name.rpartition(".")[0] in layers]
+        like = self._parameters[0]
+        return torch.cat([torch.arange(0), *(torch.arange(s.start, s.stop) for s in spans)]).to(like.device)
 
     def _start(self, layer: str) -> int:
         """Return the index in x where a layer, or a module of several, begins."""

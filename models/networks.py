@@ -51,7 +51,10 @@ def _linear(name: str, shape: Shape, outputs: int, hidden: int) -> nn.Module:
 
 def _mlp(name: str, shape: Shape, outputs: int, hidden: int) -> nn.Module:
     """Two layers of ``hidden`` units on any shape, flattened."""
-    return _body_and_head([nn.Flatten(), *_dense(prod(shape), hidden, hidden)], hidden, outputs)
+    body: list[nn.Module] = [nn.Flatten(), *_dense(prod(shape), hidden, hidden)]
+    if name.endswith("-bn"):  # between each layer and its ReLU
+        body[2:2], body[5:5] = [nn.BatchNorm1d(hidden)], [nn.BatchNorm1d(hidden)]
+    return _body_and_head(body, hidden, outputs)
 
 
 def _dnn(name: str, shape: Shape, outputs: int, hidden: int) -> nn.Module:
@@ -170,6 +173,7 @@ def _conv4(name: str, shape: Shape, outputs: int, hidden: int) -> nn.Module:
 _BUILT_IN: dict[str, Builder] = {
     "linear": _linear,
     "mlp": _mlp,
+    "mlp-bn": _mlp,
     "dnn": _dnn,
     "lenet5": _lenet5,
     # The widths of Caffe's LeNet (Jia et al. 2014).

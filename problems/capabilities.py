@@ -103,6 +103,12 @@ class Layers(Protocol):
         """The index in x where the head begins: x[:head] is the body, x[head:] the head and the problem's scalars."""
         ...
 
+    @property
+    @abstractmethod
+    def norms(self) -> Tensor:
+        """The positions in x of all scales and shifts of batch norm, shape (n,) int64, ascending; often none."""
+        ...
+
     @abstractmethod
     def fresh(self) -> Arrays:
         """Return the part of the starting point that is local to a site: ``head``, and ``y`` if any. Read only.

@@ -200,6 +200,11 @@ class NetworkProblem(Problem, Layers):
         """The position in x and the shape of each parameter."""
         return tuple(parameter for layer in self.network.layers().values() for parameter in layer)
 
+    @property
+    def norms(self) -> Tensor:
+        """The positions in x of all scales and shifts of batch norm."""
+        return self.network.norms()
+
     def fresh(self, site: int | None = None) -> Arrays:
         """Return the initial head, common or drawn for a site, and the initial y."""
         head = self._head

@@ -43,6 +43,12 @@ SCAFFOLD = Paper(
     "ICML 2020",
     "arXiv:1910.06378",
 )
+FEDBN = Paper(
+    "X. Li, M. Jiang, X. Zhang, M. Kamp, Q. Dou",
+    "FedBN: Federated Learning on Non-IID Features via Local Batch Normalization",
+    "ICLR 2021",
+    "arXiv:2102.07623",
+)
 FEDOPT = Paper(
     "S. J. Reddi, Z. Charles, M. Zaheer, Z. Garrett, K. Rush, J. Konečný, S. Kumar, H. B. McMahan",
     "Adaptive Federated Optimization",

@@ -18,6 +18,7 @@ from edelweiss.strategies.dispfl import DisPFL
 from edelweiss.strategies.ditto import Ditto
 from edelweiss.strategies.fcsg import FCSG, FCSGM
 from edelweiss.strategies.fedavg import FedAvg
+from edelweiss.strategies.fedbn import FedBN
 from edelweiss.strategies.feddyn import FedDyn
 from edelweiss.strategies.fedgda_gt import FedGdaGt
 from edelweiss.strategies.fednest import FedNest
@@ -79,6 +80,7 @@ _BUILT_IN = by_name(
     DPSGD,
     DePRL,
     DisPFL,
+    FedBN,
     FedRep,
     Ditto,
     FedRoD,

@@ -230,6 +230,11 @@ class PrivateOracle:
         return self.problem.head
 
     @property
+    def norms(self) -> Tensor:
+        """The positions in x of the scales and shifts of batch norm."""
+        return self.problem.norms
+
+    @property
     def layers(self) -> tuple[tuple[slice, tuple[int, ...]], ...]:
         """Where each of the network's parameters lies in x, and its shape."""
         return self.problem.layers

@@ -20,6 +20,7 @@ from edelweiss.server_app.console import Progress
 from edelweiss.server_app.coordinator import coordinate
 from edelweiss.strategies import ALGORITHMS, can_solve
 from tests.client_app.policies import Hospital, site_toml, train
+from tests.fitting import fitting
 from tests.server_app.sites import SiteGrid, hospitals, question, site_job, table, write_table
 
 if TYPE_CHECKING:
@@ -88,13 +89,13 @@ def test_no_batch_of_an_answer_is_over_few_patients(
             tmp_path,
             sites=2,
             rounds=2,
-            model="mlp",
             hidden=4,
             algorithm=algorithm,
             problem=problem,
             evidence=False,
             **tasks,
             **keys,
+            **{"model": "mlp"} | fitting(algorithm),
         )
         ended = False
         with SiteGrid(job, nodes) as grid, suppress(Exception):

@@ -23,6 +23,7 @@ from edelweiss.models import MODELS
 from edelweiss.problems import PROBLEMS
 from edelweiss.strategies import ALGORITHMS, can_solve
 from tests.config.known import IN_TABLES, KNOWN, options_of
+from tests.fitting import fitting
 from tests.said import has
 
 PYPROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
@@ -150,7 +151,7 @@ def test_of_many_mistakes_the_first_are_listed_and_the_rest_counted() -> None:
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_step_size_without_its_table_is_taken_for_the_chosen_algorithms(algorithm: str) -> None:
     problem = next(name for name in PROBLEMS if can_solve(ALGORITHMS[algorithm], PROBLEMS[name]))
-    chosen: dict[str, Value] = {"algorithm": algorithm, "problem": problem}
+    chosen: dict[str, Value] = {"algorithm": algorithm, "problem": problem} | fitting(algorithm)
     keys = {"lr", "lr-dual"} & own_options(ALGORITHMS[algorithm]).keys()
     assert keys
     for key in sorted(keys):
@@ -311,9 +312,9 @@ def test_an_integer_is_a_number() -> None:
 def test_an_algorithm_takes_exactly_the_problems_that_it_can_solve(algorithm: str) -> None:
     solved = {name for name, p in PROBLEMS.items() if can_solve(ALGORITHMS[algorithm], p)}
     for problem in solved:
-        RunConfig.parse({"algorithm": algorithm, "problem": problem})
+        RunConfig.parse({"algorithm": algorithm, "problem": problem} | fitting(algorithm))
     for problem in PROBLEMS.keys() - solved:
-        [message] = problems_of({"algorithm": algorithm, "problem": problem})
+        [message] = problems_of({"algorithm": algorithm, "problem": problem} | fitting(algorithm))
         assert f"algorithm = '{algorithm}' cannot solve problem = '{problem}'" in message
         # Both ways out: an algorithm for this problem, or a problem for this algorithm.
         algorithms, _, problems = message.partition(": take ")[2].partition(", or problem ")

@@ -14,6 +14,7 @@ from edelweiss.config import RunConfig, flatten, parse_run_config
 from edelweiss.problems import PROBLEMS
 from edelweiss.strategies import ALGORITHMS, can_solve
 from tests.config.known import IN_TABLES, KNOWN, options_of
+from tests.fitting import fitting
 from tests.said import has
 
 ODD: list[dict[str, Value]] = [
@@ -58,7 +59,9 @@ def test_flat_is_the_same_run(values: dict[str, Value]) -> None:
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_to_toml_names_every_key_that_matters(algorithm: str) -> None:
     for problem in (name for name, p in PROBLEMS.items() if can_solve(ALGORITHMS[algorithm], p)):
-        written = flatten(tomllib.loads(RunConfig.parse({"algorithm": algorithm, "problem": problem}).to_toml()))
+        written = flatten(
+            tomllib.loads(RunConfig.parse({"algorithm": algorithm, "problem": problem} | fitting(algorithm)).to_toml())
+        )
         other_tables = {key for key in IN_TABLES if not key.startswith((f"{algorithm}.", f"{problem}."))}
         assert sorted(written) == sorted(KNOWN.keys() - other_tables)
 

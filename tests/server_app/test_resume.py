@@ -30,6 +30,7 @@ from edelweiss.server_app.local import LocalGrid, unused_run_id
 from edelweiss.server_app.recorder import Recorder
 from edelweiss.server_app.run_folder import RunFolder
 from edelweiss.strategies import ALGORITHMS, can_solve
+from tests.fitting import fitting
 from tests.said import has, lines
 from tests.server_app.sites import Elsewhere, images, job, run_at, saddle_job, site_job, write_table
 from tests.server_app.sites import table as samples
@@ -106,7 +107,7 @@ def test_every_algorithm_goes_on_with_the_same_bits(name: str, tmp_path: Path, s
     keys = saddle_job(tmp_path) if "saddle" in fit else job(tmp_path, problem=fit[0], rounds=4, **FEW_SHOTS)
     keys = {key: value for key, value in keys.items() if not key.startswith("local-sgda")}
     keys |= {"algorithm": name, "state-dir": str(tmp_path / "state")} | ({"min-replies": 3} if name == "cdma" else {})
-    keys |= {"local-steps": 1} if name == "npa" else {}
+    keys |= ({"local-steps": 1} if name == "npa" else {}) | fitting(name)
     quiet = simulate(keys)
     folder = stopped(keys, ("trained", 3))
     assert_same(quiet, simulate({"resume": str(folder)}))

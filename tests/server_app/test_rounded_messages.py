@@ -21,6 +21,7 @@ from edelweiss.server_app import simulate
 from edelweiss.server_app.local import LocalGrid, unused_run_id
 from edelweiss.strategies import ALGORITHMS, can_solve
 from edelweiss.strategies.local_sgda import LocalSGDA
+from tests.fitting import fitting
 from tests.said import has, lines
 from tests.server_app.sites import images, job, run_at, saddle_job, site_job
 
@@ -60,7 +61,12 @@ def rounded(name: str, folder: Path, **keys: Any) -> dict[str, Any]:
     fit = next(p for p in ("auc", "bce", "auprc", "maml", "cross-entropy") if can_solve(ALGORITHMS[name], PROBLEMS[p]))
     made = job(folder, algorithm=name, problem=fit, rounds=4, wire="bf16", **keys)
     few = FEW_SHOTS | {"dataset": "digits", "partition": "iid"} if fit == "maml" else {}
-    return made | few | {"hidden": 9, "wire-estimators": "int8" if ALGORITHMS[name].messages.estimates else ""}
+    return (
+        made
+        | few
+        | {"hidden": 9, "wire-estimators": "int8" if ALGORITHMS[name].messages.estimates else ""}
+        | fitting(name)
+    )
 
 
 @pytest.mark.slow

@@ -90,7 +90,7 @@ class Parted:
 
     def __init__(self, oracle: Any, start: Arrays, site: int, head: int, layers: Layers = ()) -> None:
         self.oracle, self.start, self.site, self.head, self.layers = oracle, start, site, head, layers
-        self.generator = torch.Generator().manual_seed(site)
+        self.generator, self.norms = torch.Generator().manual_seed(site), torch.tensor([1])
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.oracle, name)

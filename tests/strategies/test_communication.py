@@ -15,6 +15,7 @@ from edelweiss.problems import PROBLEMS
 from edelweiss.problems.capabilities import Layers
 from edelweiss.server_app import simulate
 from edelweiss.strategies import ALGORITHMS, can_solve
+from tests.fitting import fitting
 from tests.said import has
 from tests.server_app.sites import MARKED
 from tests.strategies.closed_form import build, objective
@@ -127,9 +128,11 @@ def small(name: str) -> dict[str, Any]:
         keys |= {"dataset": "digits", "partition": "iid", "batch-size": 2}
         keys |= {"maml.ways": 2, "maml.queries": 2, "maml.test-tasks": 2}
     own = build(name)
-    return keys | {
-        f"{name}.{f.replace('_', '-')}": getattr(own, f) for f in ("lr", "lr_dual", "rho") if hasattr(own, f)
-    }
+    return (
+        keys
+        | {f"{name}.{f.replace('_', '-')}": getattr(own, f) for f in ("lr", "lr_dual", "rho") if hasattr(own, f)}
+        | fitting(name)
+    )
 
 
 def test_who_needs_all_sites_says_so() -> None:

@@ -24,6 +24,7 @@ from edelweiss.federation import (
     kept,
     up,
 )
+from edelweiss.federation.run_messages import BUFFERS
 from edelweiss.problems import PROBLEMS
 from edelweiss.problems.capabilities import Layers
 from edelweiss.server_app import simulate
@@ -31,6 +32,7 @@ from edelweiss.server_app.local import LocalGrid
 from edelweiss.strategies import ALGORITHMS, can_solve
 from edelweiss.strategies.decentralised import Decentralised
 from edelweiss.strategies.fedavg import FedAvg
+from tests.fitting import fitting
 from tests.strategies.closed_form import build, objective
 from tests.strategies.halves import Arrays, drive
 
@@ -51,7 +53,7 @@ def run_of(name: str, folder: Path, **keys: Any) -> dict[str, Any]:
     run |= {"maml.ways": 2, "maml.queries": 2, "maml.test-tasks": 1} if problem == "maml" else {}
     own = build(name)
     run |= {f"{name}.{f.replace('_', '-')}": getattr(own, f) for f in ("lr", "lr_dual", "rho") if hasattr(own, f)}
-    return run | keys
+    return run | fitting(name) | keys
 
 
 def runs_of(name: str, folder: Path) -> Iterator[dict[str, Any]]:
@@ -122,6 +124,7 @@ def test_what_is_declared_is_sent_and_kept_and_nothing_else(
     monkeypatch.setitem(ALGORITHMS, name, forgetting(name, seen))
     for keys in runs_of(name, tmp_path):
         assert len(simulate(keys).metrics) == ROUNDS
+    seen -= {(way, BUFFERS) for way in ("down", "final")}  # statistics are no algorithm's
     if not any(table.of("final")):
         seen -= {one for one in seen if one[0] == "final"}
     has_dual = "minimax" in ALGORITHMS[name].solves

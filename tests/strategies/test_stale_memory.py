@@ -27,7 +27,7 @@ KINDS = {
     "within the round": ["sagda", "fedgda-gt"],
     "to the next round": ["acc-fcsg-m", "adafgda", "fgda", "fmgda"],
     "within the stage": ["coda", "coda-plus", "codasca", "feddyn", "scaffold"],
-    "for the run": ["alone", "d-psgd", "deprl", "dispfl", "ditto", "fedrep", "fedrod", "local-scgd"],
+    "for the run": ["alone", "d-psgd", "deprl", "dispfl", "ditto", "fedbn", "fedrep", "fedrod", "local-scgd"],
 }
 
 
