@@ -32,7 +32,7 @@ def _inverted_label(evidence: Mapping[str, Any]) -> str:
         return ""
     cause = "the label is coded the other way round " + ("at one or more sites" if where else "there")
     if where:
-        cause = f"the steps are too long, so that training overshoots (try a smaller step size), or {cause}"
+        cause = f"the steps are too long, so that training overshoots, or so short that it has not begun, or {cause}"
     return f"The model ranks patients the wrong way round: AUROC {'; '.join(where + sites)}. Usually {cause}."
 
 

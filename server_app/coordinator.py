@@ -41,6 +41,7 @@ from edelweiss.server_app.recorder import Recorder
 from edelweiss.server_app.run_folder import RunFolder
 from edelweiss.server_app.run_state import RunState
 from edelweiss.server_app.trackers import Tracking
+from edelweiss.server_app.training_warnings import training_warnings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -135,7 +136,8 @@ def _coordinate(
             progress.say(f"continue with --run-config 'resume=\"{recorder.folder}\"'")
         raise
     else:
-        folder.note("complete")
+        warnings = training_warnings(config.strategy, recorder.records)
+        folder.note("complete", **({"warnings": warnings} if warnings else {}))
         state.remove()
         leave_report(config, recorder, write_report)
     finally:
@@ -145,7 +147,7 @@ def _coordinate(
     progress.sites(recorder.records, sizes, personalised=personalised)
     for line in in_words(recorder.evidence) if recorder.evidence else ():
         progress.say(line)
-    for line in inverted_rankings(recorder.evidence) if recorder.evidence else ():
+    for line in [*(inverted_rankings(recorder.evidence) if recorder.evidence else ()), *warnings]:
         progress.warn(line)
     if personalised or config.share_model:
         progress.say(where_models_are(grid, common=not personalised))

@@ -43,8 +43,9 @@ os.register_at_fork(after_in_child=_let_go)
 class RunFolder:
     """A run folder, locked for one process.
 
-    ``status.json`` has the run's status, ``running`` (also after its process was killed), ``stopped`` with the reason,
-    or ``complete``, and what a resumed run must match: its key, release and run-config.
+    ``status.json`` has the run's status: ``running`` (also after its process was killed), ``stopped`` with the reason,
+    or ``complete``, with warnings about its training if there are any; and what a resumed run must match: its key,
+    release and run-config.
 
     Parameters
     ----------

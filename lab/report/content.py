@@ -38,7 +38,7 @@ class Content:
 
     folder: Path  # where it is
     config: RunConfig  # what was asked for
-    # of `status.json`: "complete", "stopped" or "running", since when, and why
+    # of `status.json`: "complete", "stopped" or "running", since when, and why; what looks wrong with its training
     status: dict[str, Any] = field(default_factory=dict)
     about: dict[str, Any] = field(default_factory=dict)  # see `about.gathered`
     records: list[Row] = field(default_factory=list)  # the lines of `metrics.jsonl`
@@ -111,15 +111,17 @@ class Content:
 
     @property
     def notes(self) -> list[str]:
-        """What a reader of the evidence must know, with the labels that it concerns where not all."""
+        """What a reader of the results must know, with the labels that it concerns where not all."""
+        warnings = list(map(str, self.status.get("warnings", [])))
         if not self.labels:
-            return list((self.evidence or {}).get("notes", []))
+            return [*warnings, *(self.evidence or {}).get("notes", [])]
         judged = {part.label: part.evidence["notes"] for part in self.parts if part.evidence}
         found: dict[str, list[str]] = {}
         for label, notes in judged.items():
             for note in notes:
                 found.setdefault(note, []).append(label)
-        return [note if len(of) == len(judged) else f"{', '.join(of)}: {note}" for note, of in found.items()]
+        of_labels = [note if len(of) == len(judged) else f"{', '.join(of)}: {note}" for note, of in found.items()]
+        return [*warnings, *of_labels]
 
     @property
     def data_warnings(self) -> list[str]:
