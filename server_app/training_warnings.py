@@ -65,12 +65,12 @@ def steps_too_short(values: Floats) -> float:
     early, late = falls[: len(falls) // 2], falls[len(falls) // 2 :]
     chance = (1 - LEVEL) / 2
     tests = mannwhitneyu(late, math.exp(-0.5) * early, alternative="greater"), wilcoxon(falls, alternative="greater")
-    if any(test.pvalue > chance for test in tests):
-        return 0.0
     first, second = float(np.median(early)), float(np.median(late))
-    error = _deviation(falls) / (math.sqrt(len(falls)) * max(first, second))
+    if second <= 0 or any(test.pvalue > chance for test in tests):
+        return 0.0
     slowing = -2 * math.log(min(second / first, 1.0)) if first > 0 else 0.0
-    return CONVERGED / max(slowing, 2 * error, np.finfo(np.float32).eps)
+    error = _deviation(falls) / (math.sqrt(len(falls)) * max(first, second))
+    return CONVERGED / max(slowing, 2 * error, float(np.finfo(np.float32).eps))
 
 
 def oscillates(values: Floats, between_sites: float) -> bool:
