@@ -77,12 +77,12 @@ def oscillates(values: Floats, between_sites: float) -> bool:
     """Return whether an objective changes between evaluations by as much as a run has gained, and this matters.
 
     ``between_sites`` is the objective's standard error over sites: a smaller change is less than other patients would
-    make. Only the second half of a run counts, and changes about their median: a trend, as of overfitting, is none.
+    make. Only the second half of a run counts, and changes about their mean: a trend, as of overfitting, is none.
     """
     from scipy.stats import norm
 
     half = values[len(values) // 2 :]
-    change = _deviation(np.diff(half))
+    change = float(np.std(np.diff(half), ddof=1))
     gained = max(0.0, values[0] - half.mean())
     return bool(norm.ppf((1 + LEVEL) / 2) * change > gained and change > between_sites)
 
