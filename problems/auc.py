@@ -60,6 +60,7 @@ class Auc(NetworkProblem, ClosedFormDual):
     reports = ("auroc", "auprc")
     papers: ClassVar[tuple[Paper, ...]] = (papers.SOLAM, papers.CODA)
     scalars = ("a", "b")
+    sampler = "auto"
     terms = 2
     dual_scalars = ("alpha",)
 
@@ -71,7 +72,7 @@ class Auc(NetworkProblem, ClosedFormDual):
     )
     score: Literal["sigmoid", "identity"] = Field("sigmoid", description="h: the score, given the network's output")
     normalise: bool = Field(
-        False,
+        True,
         description="divide f by 4p(1-p), so that a step size means the same at every p; false: the papers' scale",
     )
 
