@@ -180,7 +180,8 @@ def test_bfloat16_changes_little_and_something(monkeypatch: pytest.MonkeyPatch) 
 
 def test_its_sampler_is_the_default_and_only_for_it() -> None:
     assert RunConfig.parse({"algorithm": "fcsg", "problem": "auprc"}).sampler == "fixed-positives"
-    assert RunConfig.parse({"sampler": "auto"}).sampler == "uniform"
+    assert RunConfig.parse({"algorithm": "fedavg", "problem": "bce"}).sampler == "uniform"
+    assert RunConfig.parse({"problem": "auc", "sampler": "auto"}).sampler == "auto", "as the sites' shares say"
     assert RunConfig.parse({"sampler": "fixed-positives"}).sampler == "fixed-positives"
     assert "auto" not in SAMPLERS
     with pytest.raises(ConfigError) as caught:

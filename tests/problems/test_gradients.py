@@ -33,6 +33,7 @@ def test_of_a_linear_network_are_those_of_the_formula(variant: dict[str, Any], p
     gx, gy = problem.gradient(x, y, (inputs, labels))
     arguments = (inputs.numpy(), labels.numpy())
     expected = losses.finite_differences(lambda v: losses.value(variant, v, numpy(y), *arguments), x.numpy())
+    expected *= losses.trained(variant)
     np.testing.assert_allclose(gx.numpy(), expected, rtol=1e-6, atol=1e-8)
     assert np.abs(expected).max() > 1e-3
     if y is None:
@@ -40,6 +41,7 @@ def test_of_a_linear_network_are_those_of_the_formula(variant: dict[str, Any], p
     else:
         assert gy is not None
         expected = losses.finite_differences(lambda v: losses.value(variant, x.numpy(), v, *arguments), y.numpy())
+        expected *= losses.trained(variant)
         np.testing.assert_allclose(gy.numpy(), expected, rtol=1e-6, atol=1e-8)
     loss = problem.metrics(x, y, samples(inputs, labels))["loss"]
     assert loss == pytest.approx(losses.value(variant, x.numpy(), numpy(y), *arguments), rel=1e-9)
@@ -48,7 +50,7 @@ def test_of_a_linear_network_are_those_of_the_formula(variant: dict[str, Any], p
 @variants
 @pytest.mark.parametrize(("positives", "negatives"), BATCHES[:3])
 def test_of_a_deeper_network_are_those_of_its_loss(variant: dict[str, Any], positives: int, negatives: int) -> None:
-    """Along random directions, and in each scalar of the problem; the loss is the one that an evaluation reports."""
+    """Along random directions, and in each scalar; the loss is a multiple of the one that an evaluation reports."""
     problem = make(**variant, model="mlp")
     x, y = point(problem, 3)
     inputs, labels = batch(7, positives, negatives)
@@ -59,7 +61,7 @@ def test_of_a_deeper_network_are_those_of_its_loss(variant: dict[str, Any], posi
     directions += list(torch.eye(len(x), dtype=torch.float64)[problem.network.size - 1 :])  # head's bias, a, b
 
     def loss(x: Tensor, y: Tensor | None) -> float:
-        return float(str(problem.metrics(x, y, held_out)["loss"]))
+        return losses.trained(variant) * float(str(problem.metrics(x, y, held_out)["loss"]))
 
     for direction in directions:
         slope = (loss(x + 1e-6 * direction, y) - loss(x - 1e-6 * direction, y)) / 2e-6

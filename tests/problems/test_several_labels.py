@@ -47,8 +47,13 @@ def batch(seed: int, rows: int = 12, unknown: float = 0.3) -> tuple[Tensor, Tens
     return torch.from_numpy(inputs).double(), torch.from_numpy(labels)
 
 
-def value(variant: dict[str, Any], x: np.ndarray, y: np.ndarray, inputs: np.ndarray, labels: np.ndarray) -> float:
-    """Return the mean over the labels of the loss of one label, written out, over the rows that know it."""
+def value(
+    variant: dict[str, Any], x: np.ndarray, y: np.ndarray, inputs: np.ndarray, labels: np.ndarray, trained: bool = False
+) -> float:
+    """Return the mean over the labels of the loss of one label, written out, over the rows that know it.
+
+    The loss that is trained counts labels alike, as far as their shares of positives are concerned.
+    """
     weights, biases, own = np.split(x, [L * FEATURES, L * FEATURES + L])
     own = own.reshape(-1, L)  # a and b of each label, where there are such
     total = 0.0
@@ -62,7 +67,8 @@ def value(variant: dict[str, Any], x: np.ndarray, y: np.ndarray, inputs: np.ndar
         else:
             one = {**variant, "prior": PRIORS[place]}
             vector = np.concatenate([row, [biases[place]], own[:, place]])
-            total += losses.value(one, vector, y[place : place + 1], seen, truth)
+            scale = losses.trained(one) if trained else 1.0
+            total += scale * losses.value(one, vector, y[place : place + 1], seen, truth)
     return total / L
 
 
@@ -77,10 +83,10 @@ def test_value_and_gradients_are_the_mean_of_the_labels(variant: dict[str, Any],
     gx, gy = problem.gradient(x, y, (inputs, labels))
     loss = problem.metrics(x, y, samples(inputs, labels))["loss"]
     assert loss == pytest.approx(value(variant, x.numpy(), dual, *held), rel=1e-9)
-    slopes = losses.finite_differences(lambda v: value(variant, v, dual, *held), x.numpy())
+    slopes = losses.finite_differences(lambda v: value(variant, v, dual, *held, True), x.numpy())
     np.testing.assert_allclose(gx.numpy(), slopes, rtol=1e-5, atol=1e-8)
     if y is not None:
-        slopes = losses.finite_differences(lambda v: value(variant, x.numpy(), v, *held), dual)
+        slopes = losses.finite_differences(lambda v: value(variant, x.numpy(), v, *held, True), dual)
         np.testing.assert_allclose(gy.numpy(), slopes, rtol=1e-5, atol=1e-8)
 
 

@@ -46,6 +46,13 @@ def value(variant: dict[str, Any], x: Vector, y: Vector, inputs: Vector, labels:
     return float(total / len(labels))
 
 
+def trained(variant: dict[str, Any]) -> float:
+    """Return what the gradients are of, as a multiple of f: AUC is normalised by default."""
+    p = variant.get("prior", 0.5)
+    normalised = variant["name"] in ("auc", "auc-margin") and variant.get("normalise", True)
+    return 1 / (4 * p * (1 - p)) if normalised else 1.0
+
+
 def of_several_classes(variant: dict[str, Any], x: Vector, y: Vector, inputs: Vector, labels: Vector) -> float:
     """Return f(x, y; batch) of ``cross-entropy``, ``robust`` or ``fair``."""
     classes, features = variant["classes"], inputs.shape[1]
