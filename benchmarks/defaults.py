@@ -10,7 +10,7 @@ own) with each algorithm and each problem, and compares the model that it ends w
 of 16, on tables of 24,000 rows in four regimes, on MNIST and at the four hospitals of UCI heart disease, with shares of
 positives from 0.5 to 30 %, where at least 100 positives are left. A run takes 1 to 4 seconds of one core, all cells
 with 3 seeds 3 to 5 hours: ``--cells``, ``--seeds`` and ``--most``, the seconds after which no other run begins, do a
-part. What has been run is in runs/defaults.jsonl, and is not run again.
+part. What has been run is in runs/defaults-*.jsonl, and is not run again.
 
 Both write their part of docs/results/defaults.md. Set EDELWEISS_DATA for MNIST and heart disease.
 """
@@ -26,6 +26,7 @@ import tempfile
 import time
 from collections import defaultdict
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,7 @@ from benchmarks.studies import REPO
 from edelweiss.lab.compare.text import markdown
 
 PAGE = REPO / "docs" / "results" / "defaults.md"
-KEPT = REPO / "runs" / "defaults.jsonl"
+KEPT, KEPT_PAIRS = REPO / "runs" / "defaults-steps.jsonl", REPO / "runs" / "defaults-pairs.jsonl"
 TITLE = "What the defaults do"
 RUN: dict[str, Any] = {"workers": 1, "device": "cpu", "report": False, "evidence": False, "checkpoint-every": 0}
 
@@ -120,16 +121,23 @@ def auroc(cell: str, method: str, step: float, seed: int) -> float:
             return math.nan
 
 
-def kept() -> dict[tuple[str, str, float, int], float]:
-    """Return the AUROC of each run that was made."""
-    lines = KEPT.read_text(encoding="utf-8").splitlines() if KEPT.exists() else []
-    return {(one["cell"], one["method"], one["step"], one["seed"]): one["auroc"] for one in map(json.loads, lines)}
+def read(file: Path) -> list[dict[str, Any]]:
+    """Return what `note` wrote."""
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
+
+
+def note(file: Path, run: dict[str, Any]) -> None:
+    """Write a run down, and print it."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("a", encoding="utf-8") as lines:
+        print(json.dumps(run), file=lines)
+    print(*run.values(), flush=True)
 
 
 def grid(cells: list[str], methods: list[str], seeds: int, most: float) -> None:
     """Make the runs that are missing."""
-    done, began = kept(), time.process_time()
-    KEPT.parent.mkdir(parents=True, exist_ok=True)
+    done = {(one["cell"], one["method"], one["step"], one["seed"]) for one in read(KEPT)}
+    began = time.process_time()
     for seed, cell, method, step in product(range(seeds), cells, methods, STEPS):
         if (cell, method, step, seed) in done:
             continue
@@ -138,16 +146,14 @@ def grid(cells: list[str], methods: list[str], seeds: int, most: float) -> None:
         line = {"cell": cell, "method": method, "step": step, "seed": seed}
         seconds = time.process_time()
         line |= {"auroc": auroc(cell, method, step, seed), "seconds": round(time.process_time() - seconds, 2)}
-        with KEPT.open("a", encoding="utf-8") as file:
-            print(json.dumps(line), file=file)
-        print(*line.values(), flush=True)
+        note(KEPT, line)
 
 
 def written_steps() -> str:
     """Return the table of all runs that were made, and what it says."""
     found: dict[tuple[str, str], dict[int, dict[float, float]]] = defaultdict(lambda: defaultdict(dict))
-    for (cell, method, step, seed), value in kept().items():
-        found[cell, method][seed][step] = value
+    for one in read(KEPT):
+        found[one["cell"], one["method"]][one["seed"]][one["step"]] = one["auroc"]
     lines, near, reach = [], 0, 0
     for cell, method in sorted(found, key=lambda key: (CELLS.index(key[0]), METHODS.index(key[1]))):
         runs = [steps for steps in found[cell, method].values() if len(steps) == len(STEPS)]
@@ -162,7 +168,7 @@ def written_steps() -> str:
         shown = [data, f"{float(share):.1%}", model, method, str(len(runs)), *(f"{means[s]:.3f}" for s in STEPS)]
         lines.append([*shown, f"{best:g}", f"{min(level):g} to {max(level):g}", f"{means[DEFAULT] - means[best]:+.3f}"])
     heads = ["data", "positive", "model", "method", "seeds", *(f"{s:g}" for s in STEPS), "best", "level", "default"]
-    seconds = sum(json.loads(line)["seconds"] for line in KEPT.read_text(encoding="utf-8").splitlines())
+    seconds = sum(one["seconds"] for one in read(KEPT))
     return (
         f"AUROC on the common test set by step size; `best` is the step with the highest mean, `level` those within "
         f"{LEVEL:g} of it, `default` that of {DEFAULT:g} less the best. In {near} of {len(lines)} rows the default is "
@@ -176,7 +182,7 @@ def written_steps() -> str:
 
 
 MAML: dict[str, Any] = {"dataset": "digits", "partition": "iid", "sites": 4}
-HIGHER = ("auroc", "auprc", "partial-auroc", "accuracy")
+LOWER = ("loss", "distance-x", "distance-y")
 
 
 def ends(algorithm: str, problem: str) -> tuple[dict[str, float], dict[str, float]]:
@@ -201,26 +207,33 @@ def pairs() -> str:
     from edelweiss.problems import PROBLEMS
     from edelweiss.strategies import ALGORITHMS, can_solve
 
-    lines, worse, began = [], [], time.process_time()
+    lines, worse, seconds = [], [], 0.0
+    done = {(one["algorithm"], one["problem"]): one for one in read(KEPT_PAIRS)}
     for algorithm, problem in product(ALGORITHMS, PROBLEMS):
         if not can_solve(ALGORITHMS[algorithm], PROBLEMS[problem]):
             continue
-        start, end = ends(algorithm, problem)
+        if (one := done.get((algorithm, problem))) is None:
+            began = time.process_time()
+            start, end = ends(algorithm, problem)
+            one = {"algorithm": algorithm, "problem": problem, "start": start, "end": end}
+            one["seconds"] = round(time.process_time() - began, 2)
+            note(KEPT_PAIRS, one)
+        start, end = one["start"], one["end"]
+        seconds += one["seconds"]
         names = [name for name in (*PROBLEMS[problem].reports[:1], "distance-x", "distance-y") if name in end]
         for name in names or ["loss"]:
-            better = end[name] > start[name] if name in HIGHER else end[name] < start[name]
+            better = end[name] < start[name] if name in LOWER else end[name] > start[name]
             if not better:
                 worse.append(f"{algorithm} on {problem}")
             lines.append(
                 [algorithm, problem, name, f"{start[name]:.4g}", f"{end[name]:.4g}", "" if better else "worse"]
             )
-            print(*lines[-1], flush=True)
     said = f"worse in {len(worse)}: {', '.join(dict.fromkeys(worse))}" if worse else "better in all of them"
     heads = ["algorithm", "problem", "number", "start", "end", ""]
     return (
         f"The built-in job with each algorithm and problem, as it comes: the model that it ends with is {said}. On the "
         "common test set, or of personal models on what sites held out; maml on digits at 4 sites. These runs took "
-        f"{(time.process_time() - began) / 60:.0f} minutes of one core.\n\n"
+        f"{seconds / 60:.0f} minutes of one core.\n\n"
         + markdown([heads, ["---", "---", "---", "---:", "---:", "---"], *lines])
     )
 

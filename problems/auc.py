@@ -51,6 +51,10 @@ class Auc(NetworkProblem, ClosedFormDual):
     would change the objective. So if each site has its own α (`federation.Algorithm.own_dual`), p is the share among
     the site's training samples. A site with a single class has nothing to rank: p is 0 or 1, and f and its gradients
     are 0.
+
+    What is trained is f / (4p(1-p)), unless ``normalise`` is false: a step size then means the same at every p, and at
+    p = 1/2 as in the papers. Each of several labels, and each site with its own p, is divided by its own constant, so
+    that they count the same in what they share. An evaluation reports f.
     """
 
     name = "auc"

@@ -79,7 +79,11 @@ class CodaPlus(GradientSteps):
     averages_stages = True
 
     lr: float = Field(0.1, gt=0, description="η_1: local step size of x and y in the first stage")
-    gamma: float = Field(0.002, ge=0, description="γ: weight of the proximal term; the paper's 1/γ = 500 is 0.002")
+    gamma: float = Field(
+        0.002,
+        ge=0,
+        description="γ: weight of the proximal term, of the loss as it is trained; the paper's 1/γ = 500 is 0.002",
+    )
 
     def initial_state(self, start: Arrays) -> Arrays:
         """Start with x_ref at the initial point."""

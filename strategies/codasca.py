@@ -83,7 +83,11 @@ class Codasca(GradientSteps):
 
     lr: float = Field(0.1, gt=0, description="ηl: local step size of x and y in the first stage")
     server_lr: float = Field(1.0, gt=0, description="ηg: step size of the server")
-    gamma: float = Field(0.002, ge=0, description="γ: weight of the proximal term; the paper's 1/γ = 500 is 0.002")
+    gamma: float = Field(
+        0.002,
+        ge=0,
+        description="γ: weight of the proximal term, of the loss as it is trained; the paper's 1/γ = 500 is 0.002",
+    )
 
     def initial_state(self, start: Arrays) -> Arrays:
         """Start with x_ref at the initial point and no correction."""

@@ -50,7 +50,7 @@ HEART_PERSONAL = Study(
         method("alone", *_HEART_STEPS, label="each hospital alone"),
         method("local-sgda", *_HEART_STEPS, label="local-sgda: one model"),
         method("codasca", *_HEART_STEPS, label="codasca: one model"),
-        # local-sgda and codasca have neither decay nor weight decay, so nobody has.
+        # local-sgda and codasca have no decay of the step size, so nobody has, and nobody gets weight decay.
         personal("ditto", *_HEART_STEPS, local_steps=5, dual=True, sgd=PLAIN),
         personal("fedrep", *_HEART_STEPS, local_steps=5, body_steps=5, dual=True, sgd=PLAIN),
         personal("deprl", *_HEART_STEPS, topology="ring", local_steps=5, body_steps=5, dual=True, sgd=PLAIN),
