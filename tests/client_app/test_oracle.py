@@ -10,12 +10,11 @@ import torch
 
 from edelweiss.client_app.oracle import SiteOracle, stream
 from edelweiss.config import RunConfig
-from edelweiss.datasets import DataError, DataSummary, Samples, load_site
+from edelweiss.datasets import DataSummary, Samples, load_site
 from edelweiss.models import Architecture
 from edelweiss.problems import Setting
 from edelweiss.problems.auc import Auc
 from edelweiss.problems.saddle import Saddle
-from tests.said import has
 
 
 def test_every_stream_is_its_own_and_repeats() -> None:
@@ -47,7 +46,7 @@ def test_batches_have_the_size_of_the_run_or_the_one_asked_for() -> None:
 @pytest.mark.parametrize(("size", "drawn"), [(8, 0), (8, 3), (1, 0), (7, 1), (1000, 2)])
 def test_an_epoch_deals_each_sample_once_in_batches_of_nearly_one_size(size: int, drawn: int) -> None:
     """Whatever was drawn before it, and the next one in another order."""
-    oracle, orders = opened(**{"batch-size": size}), []
+    oracle, orders = opened(**{"batch-size": size, "sampler": "uniform"}), []
     samples = oracle.samples
     assert samples is not None
     for _ in range(drawn):
@@ -115,13 +114,3 @@ def test_a_problem_in_closed_form_needs_no_batch() -> None:
     assert gx.shape == start["x"].shape
     assert gy is not None
     assert oracle.gradients == 1
-
-
-def test_a_sampler_that_cannot_work_says_so() -> None:
-    train = load_site(RunConfig.parse({}).data(), 1, 3).train
-    negatives = train.batch(torch.flatten(torch.nonzero(train.targets() == 0)))
-    assert negatives[1].sum() == 0
-    config = RunConfig.parse({"sampler": "fixed-positives"})
-    one_class = Samples(negatives[0], negatives[1], torch.arange(len(negatives[1])))
-    with pytest.raises(DataError, check=has("positive")):
-        SiteOracle.open(config, linear_auc(train), one_class, stream(0, 0, 1, 0))
