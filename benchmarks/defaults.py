@@ -236,8 +236,8 @@ def pairs(most: float) -> str:
     heads = ["algorithm", "problem", "number", "start", "end", ""]
     return (
         f"The built-in job with {total} of the {total + missing} pairs of an algorithm and a problem that it solves, "
-        f"as it comes: the model that it ends with is {said}. Numbers are of the common test set, or of personal models "
-        "on what sites held out; maml has digits at 4 sites. These runs took "
+        f"as it comes: the model that it ends with is {said}. Numbers are of the common test set, or for personal "
+        "models of what sites held out; maml has digits at 4 sites. These runs took "
         f"{seconds / 60:.0f} minutes of one core.\n\n"
         + markdown([heads, ["---", "---", "---", "---:", "---:", "---"], *lines])
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -85,8 +86,17 @@ def test_every_method_takes_them_into_account(name: str, sgd: dict[str, float]) 
 
 
 def test_codasca_with_momentum_still_reaches_the_saddle_point() -> None:
-    """Control variates are means of gradients, not of steps that momentum has lengthened: else it diverges."""
     assert max(distances(codasca(momentum=0.9, lr=0.01), rounds=150)[-1]) < REACHED
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
+def test_control_variates_are_gradients_and_not_the_steps_that_momentum_has_lengthened(momentum: float) -> None:
+    strategy, g = codasca(momentum=momentum, local_steps=7), torch.arange(3, dtype=torch.float64)
+    oracle: Any = SimpleNamespace(gradient=lambda x, y: (g.clone(), g[:1].clone()), project=lambda y: y)
+    start = {"x": torch.ones_like(g), "y": g[:1].clone()}
+    reply, _ = strategy.local_update(start, {}, oracle, strategy.context(1, 2, "train", 1))
+    torch.testing.assert_close(reply["cx"], g, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(reply["cy"], g[:1], rtol=1e-12, atol=1e-12)
 
 
 def test_a_stack_clips_each_clients_gradient_by_its_own_norm() -> None:
