@@ -32,7 +32,8 @@ class Alone(LocalSteps):
 
     Client state: x, y. Nothing goes up. What comes down is the common start, in every round, because the server cannot
     know which site is new or has lost its memory; such a site starts there, all others ignore it. With one site this is
-    `FedAvg`, or `LocalSGDA`. On ``saddle`` each site ends at its own saddle point, farther from that of all than the start.
+    `FedAvg`, or `LocalSGDA`. On ``saddle`` each site ends at a saddle
+    point of its own, which may be farther from that of all than the start is.
     """
 
     name = "alone"
