@@ -48,6 +48,27 @@ def test_fixed_positives(positives: int, negatives: int, size: int, data: st.Dat
     assert torch.cat(drawn)[:positives].unique().numel() == positives
 
 
+@pytest.mark.parametrize(
+    ("positives", "negatives", "quota", "rare"),
+    [
+        (1, 99, 4, True),
+        (24, 76, 4, True),
+        (25, 75, 4, False),
+        (0, 100, 4, False),
+        (99, 1, 4, False),
+        (1, 99, 16, False),
+    ],
+)
+def test_auto_fixes_positives_where_a_uniform_batch_has_fewer(
+    positives: int, negatives: int, quota: int, rare: bool
+) -> None:
+    """And leaves others where they are, also where no batch has room for more than them."""
+    labels = labels_of(positives, negatives)
+    auto, wanted = (sampler_of(n, labels, 16, quota) for n in ("auto", "fixed-positives" if rare else "uniform"))
+    assert all(torch.equal(auto.draw(), wanted.draw()) for _ in range(10))
+    assert (auto.weights(labels) is None) == (not rare)
+
+
 @pytest.mark.parametrize("ahead", [False, True])
 def test_fixed_positives_without_any_are_uniform(ahead: bool) -> None:
     labels = labels_of(0, 30)

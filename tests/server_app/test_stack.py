@@ -56,6 +56,23 @@ def test_the_bits_are_those_of_any_number_of_workers_and_the_numbers_those_of_on
     assert [one["gradients"] for one in here.metrics] == [one["gradients"] for one in alone.metrics]
 
 
+def test_a_stack_holds_sites_where_positives_are_rare_and_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of the built-in sites, thinned, six have few positives, one has many, and one none: the run says which."""
+    keys: dict[str, Value] = {"thin-share": 0.1, "rounds": 2, "workers": 1, "device": "cpu", "report": False}
+    each = [
+        simulate({**keys, "stack": stack, "runs-dir": str(tmp_path / str(stack))}, quiet=stack == 1).arrays["x"]
+        for stack in (1, 8)
+    ]
+    np.testing.assert_allclose(*each, rtol=1e-4, atol=1e-5)
+    [line] = [line for line in capsys.readouterr().out.splitlines() if line.startswith('sampler = "auto"')]
+    assert "site-4" not in line
+    assert "4 of the 16" in line
+    uniform = simulate({**keys, "sampler": "uniform", "runs-dir": str(tmp_path / "uniform")}).arrays["x"]
+    assert np.abs(each[0] - uniform).max() > 1e-3
+
+
 @pytest.mark.usefixtures("sabotaged")
 @pytest.mark.parametrize("harm", ["nan", "raise"])
 def test_one_that_fails_costs_nobody_else_of_its_stack(
