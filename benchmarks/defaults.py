@@ -181,8 +181,8 @@ def written_steps() -> str:
     seconds = sum(one["seconds"] for one in read(KEPT))
     said = (
         "AUROC on the common test set by step size, after so many local steps. `level` are the step sizes within "
-        f"{LEVEL:g} of the best, `default` is the AUROC of {DEFAULT:g} less the best. The default is within a factor of "
-        f"3 of the best step in {near} of {len(lines)} rows, and of a level one in {nearly}; it is level itself in "
+        f"{LEVEL:g} of the best, `default` is the AUROC of {DEFAULT:g} less the best. The default is within a factor "
+        f"of 3 of the best step in {near} of {len(lines)} rows, and of a level one in {nearly}; it is level itself in "
         f"{reach}. "
         f"These runs took {seconds / 60:.0f} minutes of one core."
     )
