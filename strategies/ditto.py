@@ -40,7 +40,8 @@ class Ditto(LocalSteps):
     Both models take a step on each mini-batch, so that with λ = 0 v_k is what the client would have without the others
     (`Alone`), and w is `FedAvg`'s whatever λ is. Step sizes may fall, and the steps on u and v_k have weight decay and
     momentum, see `LocalSteps`. Batch-norm statistics are those of v_k. The paper has no y. Each of the two minimax
-    problems has the p of AUC that fits it: in line 4 that of all sites, in line 5 the client's own.
+    problems has the p of AUC that fits it: in line 4 that of all sites, in line 5 the client's own. On ``saddle`` v_k
+    goes to the client's own saddle point, as with `Alone`.
 
     Client state: v, z. A client that is new or lost them starts with the w and y that it is sent.
     """
