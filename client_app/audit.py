@@ -42,18 +42,10 @@ class AuditError(FieldError):
 
 @dataclass(frozen=True)
 class Audit:
-    """The log of one site.
+    """The log of one site."""
 
-    Attributes
-    ----------
-    folder : Path
-        The site's own state folder.
-    run : str
-        Flower's id of the run.
-    """
-
-    folder: Path
-    run: str = ""
+    folder: Path  # the site's own state folder
+    run: str = ""  # Flower's id of the run
 
     @classmethod
     def of(cls, context: Context) -> Audit | None:

@@ -72,15 +72,9 @@ class ForgottenError(Exception):
 
 @dataclass(frozen=True)
 class Fleet:
-    """An open connection.
+    """An open connection to the coordinator."""
 
-    Attributes
-    ----------
-    node_id : int
-        The coordinator's id of this site, constant while its key is registered.
-    """
-
-    node_id: int
+    node_id: int  # the coordinator's id of this site, constant while its key is registered
     _receive: Callable[[], tuple[Message, Any] | None]
     _send: Callable[[Message, Any, float], tuple[set[str], str]]
     _get_run: Callable[[int], Any]

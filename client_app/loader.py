@@ -40,25 +40,17 @@ def parts(batch: Batch, size: int, axis: int = 0) -> Iterator[Batch]:
 
 @dataclass
 class Batches:
-    """A site's batches in one round, drawn one after the other.
+    """A site's batches in one round, drawn one after the other."""
 
-    Parameters
-    ----------
-    problem, samples, sampler, generator
-        As `SiteOracle` has them.
-    augmentation
-        Augmentation of training images, with a random stream of its own, derived from the site's seed and the batch
-        number: the drawn samples are the same without it.
-    notes
-        Whether to record the positions of a batch's samples.
-    """
-
+    # problem, samples, sampler, generator: as `SiteOracle` has them
     problem: Problem
     samples: Samples | None
     sampler: Sampler | None
     generator: torch.Generator
+    # augmentation of training images, with a random stream of its own, derived from the site's seed and the batch
+    # number: the drawn samples are the same without it
     augmentation: Augmentation | None
-    notes: bool = False
+    notes: bool = False  # whether to record the positions of a batch's samples
     drawn: int = 0
 
     def draw(self, size: int) -> Drawn:

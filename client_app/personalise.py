@@ -43,24 +43,13 @@ class PersonaliseError(ValueError):
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A finished run, as read by a new site.
+    """A finished run, as read by a new site."""
 
-    Attributes
-    ----------
-    config : RunConfig
-        Of the run.
-    data_summary : DataSummary
-        What its sites agreed on.
-    facts : dict
-        What else the model's file says: the problem's own scalars, and ``"head": "fresh"`` where the head is untrained.
-    state : dict of Tensor
-        The network's state dict.
-    """
-
-    config: RunConfig
-    data_summary: DataSummary
+    config: RunConfig  # the run-config
+    data_summary: DataSummary  # the combined facts of its sites
+    # further metadata of the model file: the problem's scalars, and "head": "fresh" where the head is untrained
     facts: dict[str, Any]
-    state: dict[str, Tensor]
+    state: dict[str, Tensor]  # the network's state dict
 
     @property
     def untrained(self) -> bool:
@@ -129,24 +118,14 @@ class FinishedRun:
 
 @dataclass(frozen=True)
 class Personalised:
-    """The result of personalisation: metrics before and after, and the model.
+    """The result of personalisation: metrics before and after, and the model."""
 
-    Attributes
-    ----------
-    before, after : Metrics
-        On its held-out samples, with the head that the training started from and with its own.
-    model : Arrays
-        x, and y and buffers where there are such.
-    head : int
-        Where the head begins in x; what lies before it is as it was given.
-    maps : list, optional
-        What makes probabilities of its scores, see `client_app.recalibration`; None where they are log-odds.
-    """
-
+    # before, after: on the held-out samples, with the initial head and with the trained one
     before: Metrics
     after: Metrics
-    model: Arrays
-    head: int
+    model: Arrays  # x, and y and buffers if there are any
+    head: int  # index in x where the head begins; the entries before it are unchanged
+    # maps from scores to probabilities, see `client_app.recalibration`; None if the scores are log-odds
     maps: list[Entry | None] | None = None
 
 

@@ -30,22 +30,12 @@ class ProxyError(OSError):
 
 @dataclass(frozen=True)
 class Proxy:
-    """A proxy.
+    """An HTTP proxy."""
 
-    Attributes
-    ----------
-    variable : str
-        That names it.
-    host, port : str, int
-        Where it is.
-    login : str
-        ``USER:PASSWORD``, empty for none; never shown.
-    """
-
-    variable: str
+    variable: str  # the environment variable that names it
     host: str
     port: int
-    login: str = ""
+    login: str = ""  # `USER:PASSWORD`, empty for none; never shown
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port} ({self.variable})"

@@ -51,29 +51,18 @@ _READ = {ARRAYS: PROCESS_CACHE.latest(Vectors), OTHER: PROCESS_CACHE.latest(Vect
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """The request of a message about a model; everything else follows from the run-config.
+    """The request of a message about a model; everything else follows from the run-config."""
 
-    Attributes
-    ----------
-    context : RoundContext
-        Where the run stands. Its ``sites`` take part: fewer than the run is for, where some could not begin.
-    site, name : int, str
-        This site's place and name.
-    run, committed : str, int
-        The run's key, and the round behind whose end it does not go back, see `federation.Checkpoints`.
-    data_summary : DataSummary
-        What holds for the data of all sites together.
-    sent : Vectors
-        What the site is sent.
-    """
-
+    # the position in the run; its `sites` are those that take part, without any that could not begin
     context: RoundContext
+    # site, name: this site's index and name
     site: int
     name: str
+    # run, committed: the run's key, and the last round that is never repeated, see `federation.Checkpoints`
     run: str
     committed: int
-    data_summary: DataSummary = field(default_factory=DataSummary)
-    sent: Vectors = NONE
+    data_summary: DataSummary = field(default_factory=DataSummary)  # the combined facts of all sites
+    sent: Vectors = NONE  # the vectors sent to the site
 
     @property
     def lasting(self) -> tuple[object, ...]:
@@ -83,29 +72,16 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainRequest(Request):
-    """A request to train in a round.
+    """A request to train in a round."""
 
-    Attributes
-    ----------
-    evaluate : bool
-        Whether to evaluate what was received, first.
-    """
-
-    evaluate: bool
+    evaluate: bool  # whether to evaluate the received model first
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateRequest(Request):
-    """A request for the final evaluation.
+    """A request for the final evaluation."""
 
-    Attributes
-    ----------
-    other : Vectors
-        The model that the final one is compared with; empty for none.
-    merged : tuple of bytes
-        The counts of all sites for the two, see `evidence.paired.merged_record`: the coordinator asks how they differ.
-        Empty: it does not.
-    """
-
-    other: Vectors = NONE
+    other: Vectors = NONE  # the model that the final one is compared with; empty for none
+    # the pooled counts of all sites for the two models, see `evidence.paired.merged_record`; empty if the coordinator
+    # does not ask for their difference
     merged: tuple[bytes, ...] = ()

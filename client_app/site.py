@@ -83,24 +83,12 @@ def version(context: Context) -> str:
 
 @dataclass(frozen=True)
 class OpenSite:
-    """One site of one run, opened for a message.
+    """One site of one run, opened for a message."""
 
-    Attributes
-    ----------
-    run : RunConfig
-        The run-config, common to all sites.
-    node : SiteConfig
-        The node-config from this site's operator.
-    policy : Policy
-        This site's policy.
-    run_id : int
-        Flower's id of the run.
-    """
-
-    run: RunConfig
-    node: SiteConfig
-    policy: Policy = field(default_factory=lambda: Policy.read(""))
-    run_id: int = 0
+    run: RunConfig  # the run-config, common to all sites
+    node: SiteConfig  # the node-config from this site's operator
+    policy: Policy = field(default_factory=lambda: Policy.read(""))  # this site's policy
+    run_id: int = 0  # Flower's id of the run
 
     @classmethod
     def from_context(cls, context: Context) -> OpenSite:
@@ -292,17 +280,10 @@ class OpenSite:
 
 @dataclass(frozen=True, eq=False)
 class InRun:
-    """A site in its place in a run: the objects that both determine, each made once.
-
-    Attributes
-    ----------
-    site : OpenSite
-        The site.
-    key, index, name, sites, data_summary
-        What stays the same for the whole run, see `Request.lasting`.
-    """
+    """A site in its place in a run: the objects that both determine, each made once."""
 
     site: OpenSite
+    # key, index, name, sites, data_summary: constant during the run, see `Request.lasting`
     key: str
     index: int
     name: str

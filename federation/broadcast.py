@@ -29,24 +29,13 @@ if TYPE_CHECKING:
 
 @dataclass
 class Broadcast:
-    """Writes the server's messages to the sites.
+    """Writes the server's messages to the sites."""
 
-    Attributes
-    ----------
-    declared : RunMessages
-        The declared messages of the run.
-    sites : sequence of Site
-        All sites of the run.
-    residual : Arrays
-        Rounding errors of sent vectors, added to the next ones.
-    shuffle : numpy.random.Generator, optional
-        Shuffles the messages if the algorithm drops stragglers; see `Exchange`.
-    """
-
-    declared: RunMessages
-    sites: Sequence[Site]
-    residual: Arrays = field(default_factory=dict)
+    declared: RunMessages  # the declared messages of the run
+    sites: Sequence[Site]  # all sites of the run
+    residual: Arrays = field(default_factory=dict)  # rounding errors of sent vectors, added to the next ones
     algorithm: Algorithm = field(init=False)
+    # shuffles the messages if the algorithm drops stragglers; see `Exchange`
     shuffle: np.random.Generator | None = field(init=False)
 
     def __post_init__(self) -> None:

@@ -12,21 +12,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The state of `Rounds` after a round.
+    """The state of `Rounds` after a round."""
 
-    Attributes
-    ----------
-    round : int
-        The last completed round.
-    tensors : Arrays
-        By part and name: ``"state/x"``, ``"buffers/buffers"``, ``"residual/train/u"``, ``"output/x"``.
-    facts : dict
-        Everything else, as JSON.
-    """
-
-    round: int
-    tensors: Arrays
-    facts: dict[str, Any] = field(default_factory=dict)
+    round: int  # the last completed round
+    tensors: Arrays  # by part and name: "state/x", "buffers/buffers", "residual/train/u", "output/x"
+    facts: dict[str, Any] = field(default_factory=dict)  # everything else, as JSON
 
 
 class Checkpoints:

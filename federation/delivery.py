@@ -33,30 +33,17 @@ LOST = {3, 4, 5}  # flwr's ErrorCode of message, reply or node unavailable: repo
 class Delivery:
     """Delivery of one run's messages.
 
-    Parameters
-    ----------
-    grid : Grid
-        Any engine's. Its optional ``interrupted()`` returns whether it reconnected since the last call.
-    timeout : float
-        Seconds to wait for the replies to one set of messages, including sites that are away.
-    by_node : mapping of int to Site
-        The sites by node id.
-    on_reply : Callable[[int, int], None]
-        Called with the numbers of replies and of messages whenever replies arrive.
-    say : Callable[[str], None]
-        Logs that a site goes away or is back.
-
     Attributes
     ----------
     waiting : float
         Seconds spent waiting for replies.
     """
 
-    grid: Grid
-    timeout: float
-    by_node: Mapping[int, Site]
-    on_reply: Callable[[int, int], None]
-    say: Callable[[str], None]
+    grid: Grid  # any engine's. Its optional `interrupted()` returns whether it reconnected since the last call
+    timeout: float  # seconds to wait for the replies to one set of messages, including sites that are away
+    by_node: Mapping[int, Site]  # the sites by node id
+    on_reply: Callable[[int, int], None]  # called with the numbers of replies and messages on every arrival
+    say: Callable[[str], None]  # logs that a site goes away or is back
     waiting: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:

@@ -37,18 +37,10 @@ WRITTEN = {"bf16": "uint16", "float16": "float16"}  # NumPy has no bf16: its bit
 
 @dataclass(frozen=True)
 class Encoding:
-    """The quantisation of a run: applies to one-dimensional float32 vectors of at least `BLOCK` entries.
+    """The quantisation of a run: applies to one-dimensional float32 vectors of at least `BLOCK` entries."""
 
-    Parameters
-    ----------
-    wire : str
-        ``"float32"``, ``"bf16"`` or ``"float16"``.
-    coarse : frozenset of str
-        Names of the vectors sent in 8 bits. Each block of 256 entries has a scale, its largest absolute value / 127,
-        sent as ``NAME.scale``.
-    """
-
-    wire: str = "float32"
+    wire: str = "float32"  # "float32", "bf16" or "float16"
+    # vectors sent in 8 bits: each block of 256 entries has a scale, its largest absolute value / 127 (`NAME.scale`)
     coarse: frozenset[str] = frozenset()
 
     @property

@@ -32,45 +32,17 @@ LONGEST = 500  # most characters of a reason that a site or Flower gives
 
 @dataclass(frozen=True, slots=True)
 class Outcome(Generic[R]):
-    """The outcome of a message.
+    """The outcome of a message."""
 
-    Attributes
-    ----------
-    reply : R, optional
-        The parsed reply; None if unusable.
-    failure : str
-        Why it is unusable; completes a sentence that begins with the site's name.
-    site : str
-        The name that a refusing site gives itself, while the coordinator does not know it.
-    values : bool
-        Whether only its values are unusable.
-    """
-
-    reply: R | None = None
-    failure: str = ""
-    site: str = ""
-    values: bool = False
+    reply: R | None = None  # the parsed reply; None if unusable
+    failure: str = ""  # why it is unusable; completes a sentence that begins with the site's name
+    site: str = ""  # the name that a refusing site gives itself, while the coordinator does not know it
+    values: bool = False  # whether only its values are unusable
 
 
 @dataclass
 class Exchange:
     """The exchanges of one run: quorum, rejected replies, and traffic.
-
-    Parameters
-    ----------
-    grid, timeout, on_reply, say
-        See `Delivery`.
-    sites : sequence of Site
-        All sites, sorted by index.
-    min_replies : int
-        The quorum: fewer usable replies stop the run; with as many, it does not wait for sites that are away. 0: every
-        site has to reply; updates skipped for their values count, as long as one is usable.
-    on_bad_update : str
-        ``"skip"`` skips an update with NaN or infinity; ``"stop"`` stops the run.
-    warn : Callable[[str], None]
-        Called for every skipped reply.
-    advice : str
-        The fix for an update that is not finite.
 
     Attributes
     ----------
@@ -80,14 +52,17 @@ class Exchange:
         Bytes of all vectors sent to and received from the sites.
     """
 
+    # grid, timeout, on_reply, say: see `Delivery`
     grid: Grid
     timeout: float
-    sites: Sequence[Site]
+    sites: Sequence[Site]  # all sites, sorted by index
+    # the quorum: fewer usable replies stop the run; with as many, it does not wait for sites that are away. 0: every
+    # site has to reply; updates skipped for their values count, as long as one is usable
     min_replies: int = 0
-    on_bad_update: str = "skip"
-    warn: Callable[[str], None] = print
+    on_bad_update: str = "skip"  # "skip" skips an update with NaN or infinity; "stop" stops the run
+    warn: Callable[[str], None] = print  # called for every skipped reply
     on_reply: Callable[[int, int], None] = lambda answered, asked: None
-    advice: str = "Lower the step size"
+    advice: str = "Lower the step size"  # the fix for an update that is not finite
     say: Callable[[str], None] = print
     bytes_down: int = 0
     bytes_up: int = 0

@@ -131,21 +131,13 @@ COST = ("gradients", "samples", "seconds", "memory-from", "memory-kept")  # the 
 
 
 class Cost(NamedTuple):
-    """The cost of a site's update, and the memory that it used.
+    """The cost of a site's update, and the memory that it used."""
 
-    Attributes
-    ----------
-    gradients, samples : float
-        That were evaluated, and over how many samples.
-    seconds : float
-        That it took.
-    memory_from, memory_kept : int
-        The positions in the run of the memory that it began with and of the one that it left; 0 for none.
-    """
-
+    # gradients, samples: gradients evaluated, and the samples they covered
     gradients: float
     samples: float
     seconds: float
+    # memory_from, memory_kept: positions in the run of the memory before and after the update; 0 for none
     memory_from: int
     memory_kept: int
 
@@ -162,37 +154,19 @@ class Cost(NamedTuple):
 
 @dataclass(frozen=True)
 class TrainReply:
-    """A site's reply to a training request, checked and decoded.
+    """A site's reply to a training request, checked and decoded."""
 
-    Attributes
-    ----------
-    arrays : Arrays
-        What the algorithm's local update returned, with the batch-norm statistics that are averaged.
-    metrics : Metrics
-        Its evaluation of the model that it was sent; empty for none.
-    cost : Cost
-        What that took.
-    """
-
-    arrays: Arrays
-    metrics: Metrics
+    arrays: Arrays  # what the algorithm's local update returned, with the batch-norm statistics that are averaged
+    metrics: Metrics  # its evaluation of the received model; empty for none
     cost: Cost
 
 
 @dataclass(frozen=True)
 class EvaluateReply:
-    """A site's reply to the final evaluation, checked.
+    """A site's reply to the final evaluation, checked."""
 
-    Attributes
-    ----------
-    metrics : Metrics
-        Its evaluation; empty for none.
-    reported : dict of str to Reported
-        What it reports for evidence.json, by label.
-    """
-
-    metrics: Metrics
-    reported: dict[str, Reported] = field(default_factory=dict)
+    metrics: Metrics  # its evaluation; empty for none
+    reported: dict[str, Reported] = field(default_factory=dict)  # what it reports for evidence.json, by label
 
 
 # ---------------------------------------------------------------------- at a site, on the way back

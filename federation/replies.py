@@ -63,24 +63,13 @@ def require_records(content: Mapping[str, Any], **kinds: type) -> None:
 
 @dataclass
 class ReplyChecker:
-    """Checks the replies of one run.
+    """Checks the replies of one run."""
 
-    Parameters
-    ----------
-    messages : RunMessages
-        Knows the vectors.
-    example : Metrics, optional
-        An evaluation as the problem makes it, of whatever samples; without, any metric that has a row may come.
-    loss_bound : float
-        See `federation.Rounds`.
-    evidence : bool
-        Whether the last evaluation comes with what `evidence.Reported` says.
-    """
-
-    messages: RunMessages
+    messages: RunMessages  # the declared vectors
+    # an evaluation by the problem on any samples, for its metrics; None accepts every known metric
     example: Metrics | None = None
-    loss_bound: float = math.inf
-    evidence: bool = False
+    loss_bound: float = math.inf  # see `federation.Rounds`
+    evidence: bool = False  # whether the final evaluation includes `evidence.Reported`
     _counted: dict[Site, dict[str, Any]] = field(default_factory=dict, init=False)  # samples of evaluations
 
     def to_training(self, context: RoundContext, largest: float, *, evaluate: bool) -> Read[TrainReply]:

@@ -44,71 +44,38 @@ BUFFERS = "buffers"  # batch-norm statistics, averaged with every algorithm and 
 
 @dataclass(kw_only=True)
 class Rounds:
-    """A run of an algorithm, executed by `play`.
+    """A run of an algorithm, executed by `play`."""
 
-    Attributes
-    ----------
-    algorithm : Algorithm
-        Its hooks are called; it is not changed.
-    exchange : Exchange
-        How messages travel, and the sites that they go to.
-    start : Arrays
-        The starting model: x, and y and buffers where there are such. A run that goes on has no use for it.
-    count : int
-        R, how many rounds.
-    train_config, evaluate_config : mapping
-        Fields of every message, in addition to the position in the run.
-    evaluate : callable, optional
-        Evaluates a model at the server, after each round; given the round and the model, of which it changes nothing.
-    evaluate_every : int
-        Sites evaluate the received model every this many rounds; 0: only the final model.
-    loss_bound : float
-        A metric that shows divergence (`problems.metrics.METRICS`) beyond it, or NaN, ends the run; of a single site it
-        costs that site's answer.
-    project : callable, optional
-        P, onto the feasible set of y: a mean of feasible points is feasible, but a server's own step may leave it.
-    observer : Observer
-        Receives the results of every round.
-    head : int, optional
-        Index in x where the head begins; None without a network.
-    checkpoints : Checkpoints
-        Stores the run's snapshots, and has the one to resume from.
-    problem : Problem, optional
-        What is optimised: then it is known what an evaluation holds, and what an algorithm ``needs``.
-    evidence : bool
-        Whether the last evaluation is about the scores, too (`evidence.Reported`); of a problem that ranks samples.
-    other : ArrayRecord, optional
-        Another model, x and the buffers if there are any, that it compares the final one with.
-    encoding : Encoding
-        How what is sent in a round is written.
-    state : Arrays
-        What the server keeps, as `Algorithm.aggregate` returned it last.
-    buffers : Arrays
-        The averaged batch-norm statistics, under their name; empty where there are none.
-    done : int
-        Rounds that were played before this object was made.
-    """
-
-    algorithm: Algorithm
-    exchange: Exchange
-    start: Arrays
-    count: int
+    algorithm: Algorithm  # its hooks are called; it is not changed
+    exchange: Exchange  # how messages travel, and the sites that they go to
+    start: Arrays  # the starting model: x, and y and buffers if there are any; unused if the run resumes
+    count: int  # R, how many rounds
+    # train_config, evaluate_config: further fields of every message
     train_config: Mapping[str, object] = field(default_factory=dict)
     evaluate_config: Mapping[str, object] = field(default_factory=dict)
+    # evaluates the model at the server after each round; takes the round and the model, which it leaves unchanged
     evaluate: Callable[[int, Arrays], Mapping[str, object] | None] | None = None
-    evaluate_every: int = 1
+    evaluate_every: int = 1  # sites evaluate the received model every this many rounds; 0: only the final model
+    # bound on metrics that show divergence (`problems.metrics.METRICS`): beyond it, or NaN, the run ends; at a single
+    # site, its reply is rejected
     loss_bound: float = math.inf
+    # P, onto the feasible set of y: a mean of feasible points is feasible, but a server step may leave the set
     project: Callable[[Tensor], Tensor] | None = None
-    observer: Observer = field(default_factory=NullObserver)
-    head: int | None = None
+    observer: Observer = field(default_factory=NullObserver)  # receives the results of every round
+    head: int | None = None  # index in x where the head begins; None without a network
+    # stores the run's snapshots; holds the one to resume from
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
+    # the objective: determines the metrics of an evaluation, and what an algorithm `needs`
     problem: Problem | None = None
+    # whether the final evaluation includes `evidence.Reported`; requires a problem that ranks samples
     evidence: bool = False
+    # a model to compare the final one with: x, and buffers if there are any
     other: ArrayRecord | None = None
-    encoding: Encoding = field(default_factory=Encoding)
-    state: Arrays = field(init=False)
+    encoding: Encoding = field(default_factory=Encoding)  # quantisation of the vectors sent in a round
+    state: Arrays = field(init=False)  # the server's state, last returned by `Algorithm.aggregate`
+    # the averaged batch-norm statistics by name; empty without any
     buffers: Arrays = field(init=False)
-    done: int = field(default=0, init=False)
+    done: int = field(default=0, init=False)  # rounds completed before this object was made
 
     def __post_init__(self) -> None:
         """Set up the server's state.

@@ -27,21 +27,12 @@ BUFFERS = "buffers"  # batch-norm statistics: they travel with every algorithm's
 
 @dataclass(frozen=True)
 class Case:
-    """The vectors of one way, in the rounds and phases in which the same rows of the table hold.
+    """The vectors sent one way in rounds and phases with the same table rows."""
 
-    Attributes
-    ----------
-    rows : list of Row
-        Those that hold.
-    relays : bool
-        Whether a row is relayed: then shapes depend on the site.
-    meant, written : list of Shapes
-        What the table allows, the usual first, as the algorithm has it and as it is on the wire; of a site without
-        neighbours, where a row is relayed.
-    """
-
-    rows: list[Row]
-    relays: bool
+    rows: list[Row]  # the table's rows that apply
+    relays: bool  # whether a row is relayed, so that shapes depend on the site
+    # meant, written: the allowed shapes, the usual first, decoded and on the wire; if a row is relayed, those of a site
+    # without neighbours
     meant: list[Shapes]
     written: list[Shapes]
 

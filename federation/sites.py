@@ -11,28 +11,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)  # one object per site and run, used as a dictionary key
 class Site:
-    """A site as the coordinator knows it.
+    """A site as the coordinator knows it."""
 
-    Attributes
-    ----------
-    index : int
-        0 to K-1, in the order of the sites' names; with the seed it determines the site's random streams.
-    name : str
-        The name given by its operator.
-    node_id : int
-        Flower's node id, different in every run.
-    weight : float
-        Its part in averages: 1, or its number of training samples (``weighting = "examples"``); 0 for a site that
-        contributes nothing (`problems.Problem.idle`).
-    held_out : int, optional
-        Its number of held-out samples, as reported before the run.
-    """
-
-    index: int
-    name: str
-    node_id: int
+    index: int  # 0 to K-1, in the order of the sites' names; with the seed it determines the site's random streams
+    name: str  # set by its operator
+    node_id: int  # Flower's node id, different in every run
+    # its weight in averages: 1, or its number of training samples (`weighting = "examples"`); 0 for a site that
+    # contributes nothing (`problems.Problem.idle`)
     weight: float = 1.0
-    held_out: int | None = None
+    held_out: int | None = None  # its number of held-out samples, as reported before the run
 
 
 @dataclass(frozen=True)

@@ -17,44 +17,22 @@ STAGES_TRIED = 10_000  # most stages examined for too many steps
 
 @dataclass(frozen=True)
 class RoundContext:
-    """The position of a phase in its run, passed to every hook on both sides.
+    """The position of a phase in its run, passed to every hook on both sides."""
 
-    Attributes
-    ----------
-    round, rounds : int
-        1 to R, and R.
-    phase : str
-        One of the algorithm's ``phases``.
-    stage : int
-        s, from 1.
-    starts_stage, ends_stage : bool
-        Whether this is the first or the last round of its stage.
-    rate : float
-        η_s / η_1, which multiplies the step sizes.
-    local_steps : int
-        q_s, local steps between two communications.
-    iteration : int
-        Local steps before this round, in one phase, at a site with full participation.
-    round_in_stage : int
-        1 in the first round of a stage.
-    sites : int
-        K, all sites of the run.
-    total_weight : float
-        Sum of the weights of all K sites, participating or not; known only to the server.
-    """
-
+    # round, rounds: 1 to R, and R
     round: int
-    phase: str
-    stage: int
+    phase: str  # one of the algorithm's `phases`
+    stage: int  # s, from 1
+    # starts_stage, ends_stage: whether this is the first or the last round of its stage
     starts_stage: bool
     ends_stage: bool
-    rate: float
-    local_steps: int
-    iteration: int
-    round_in_stage: int
+    rate: float  # η_s / η_1, which multiplies the step sizes
+    local_steps: int  # q_s, local steps between two communications
+    iteration: int  # local steps before this round, in one phase, at a site with full participation
+    round_in_stage: int  # 1 in the first round of a stage
     rounds: int = 0
-    sites: int = 0
-    total_weight: float = 0.0
+    sites: int = 0  # K, all sites of the run
+    total_weight: float = 0.0  # sum of the weights of all K sites, participating or not; known only to the server
 
 
 @dataclass(frozen=True)
@@ -64,19 +42,11 @@ class Stages:
     Stage s has T_s = T_1 growth^(s-1) iterations with step size η_s = η_1 / decay^(s-1) and
     q_s = q_1 steps_growth^(s-1) local steps. The papers' theory grows T_s as it shrinks η_s (growth = decay); their
     practical rule keeps the length and divides the step size by 3 (decay 3, growth 1).
-
-    Parameters
-    ----------
-    local_steps : int
-        q_1 ≥ 1.
-    iterations : int
-        T_1 ≥ 0 local steps; 0 makes the whole run one stage.
-    decay, growth, steps_growth : float
-        ≥ 1.
     """
 
-    local_steps: int
-    iterations: int = 0
+    local_steps: int  # q_1 ≥ 1
+    iterations: int = 0  # T_1 ≥ 0 local steps; 0 makes the whole run one stage
+    # decay, growth, steps_growth: ≥ 1
     decay: float = 3.0
     growth: float = 1.0
     steps_growth: float = 1.0

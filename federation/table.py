@@ -71,39 +71,22 @@ def given(name: str) -> When:
 
 @dataclass(frozen=True)
 class Row:
-    """Vectors that occur together in a message or in a site's memory.
+    """Vectors that occur together in a message or in a site's memory."""
 
-    Attributes
-    ----------
-    way : str
-        ``"down"``, ``"up"``, ``"kept"`` (a site's memory after a phase), or ``"final"`` (down for the final evaluation;
-        without such a row, the run's model is sent).
-    vectors : mapping
-        Lengths by name.
-    phase : str
-        The phases it applies to, as a glob pattern.
-    when : tuple of When
-        Conditions, all of which must hold.
-    of : str
-        What the vectors are, in words for a hospital's engineer.
-    estimate : bool
-        Whether they are control variates or running estimates, equal for all sites and robust to unbiased errors:
-        ``wire-estimators`` may round them to 8 bits.
-    use : str
-        How the coordinator uses a reply: ``"summed"`` (only the weighted sum over the sites), ``"relayed"`` (passed on
-        to other sites), ``"in the clear"`` (each site's own).
-    lost : tuple of mapping
-        Alternatives after a loss of a reply or of a site's memory.
-    """
-
+    # "down", "up", "kept" (a site's memory after a phase), or "final" (down for the final evaluation;
+    # without such a row, the run's model is sent)
     way: Way
-    vectors: Lengths
-    phase: str = "*"
-    when: tuple[When, ...] = ()
-    of: str = ""
+    vectors: Lengths  # lengths by name
+    phase: str = "*"  # the phases it applies to, as a glob pattern
+    when: tuple[When, ...] = ()  # conditions, all of which must hold
+    of: str = ""  # what the vectors are, in words for a hospital's engineer
+    # whether they are control variates or running estimates, equal for all sites and robust to unbiased errors:
+    # `wire-estimators` may round them to 8 bits
     estimate: bool = False
+    # how the coordinator uses a reply: "summed" (only the weighted sum over the sites), "relayed" (passed on to
+    # other sites), "in the clear" (each site's own)
     use: Use = "summed"
-    lost: tuple[Lengths, ...] = ()
+    lost: tuple[Lengths, ...] = ()  # alternatives after a loss of a reply or of a site's memory
 
     @property
     def relays(self) -> bool:

@@ -59,25 +59,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a run.
+    """The result of a run."""
 
-    Attributes
-    ----------
-    metrics : list of dict
-        One per round: round, loss, auroc, auprc (or the problem's own), ``central``, ``pooled`` and ``sites`` with
-        the same per evaluation, ``over-sites`` with mean, std and worst-decile of each (see `problems.pooling.across`),
-        gradients, bytes-down, bytes-up, seconds, seconds-waiting. NaN if undefined, like AUROC of one class. For a
-        personalised algorithm, loss etc. are means over the sites.
-    arrays : dict of ndarray
-        The final model as flat vectors: "x", and "y" and "buffers" (batch norm) if there are any. For a personalised
-        algorithm, the server's state; the personal models stay at the sites.
-    folder : Path
-        The run folder.
-    """
-
+    # one per round: round, loss, auroc, auprc (or the problem's own), `central`, `pooled` and `sites` with the
+    # same per evaluation, `over-sites` with mean, std and worst-decile of each (see `problems.pooling.across`),
+    # gradients, bytes-down, bytes-up, seconds, seconds-waiting. NaN if undefined, like AUROC of one class. For a
+    # personalised algorithm, loss etc. are means over the sites
     metrics: list[Record]
+    # the final model as flat vectors: "x", and "y" and "buffers" (batch norm) if there are any. For a personalised
+    # algorithm, the server's state; the personal models stay at the sites
     arrays: dict[str, np.ndarray]
-    folder: Path
+    folder: Path  # the run folder
 
 
 def coordinate(

@@ -32,26 +32,13 @@ NAMED = 3  # most tensors named in a message
 
 @dataclass(frozen=True)
 class InitModel:
-    """The content of the file named by ``init-from`` or ``pretrained``, not yet fitted to a problem.
+    """The content of the file named by ``init-from`` or ``pretrained``, not yet fitted to a problem."""
 
-    Attributes
-    ----------
-    config : RunConfig
-        The new run's.
-    file : Path
-        The file.
-    sha256 : str
-        Its hash.
-    state : dict of Tensor
-        Its state dict.
-    facts : dict
-        The metadata of a run's file, see `ModelFile`; torchvision's has none.
-    """
-
-    config: RunConfig
-    file: Path
-    sha256: str
-    state: dict[str, Tensor]
+    config: RunConfig  # the new run's
+    file: Path  # the file
+    sha256: str  # its hash
+    state: dict[str, Tensor]  # its state dict
+    # the metadata of a run's file, see `ModelFile`; torchvision's has none
     facts: dict[str, Any] = field(default_factory=dict)
 
     @classmethod

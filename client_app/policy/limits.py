@@ -24,30 +24,14 @@ DRAWS = 100  # batches drawn to estimate their number of patients
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of one reply, enforced by the oracle, which alone gives access to a site's samples.
+    """The limits of one reply, enforced by the oracle, which alone gives access to a site's samples."""
 
-    Attributes
-    ----------
-    run : RunConfig
-        Names the keys that a batch's size may come from.
-    fewest : int
-        Patients that each batch must hold; 0: any number.
-    of_each_class : int
-        Samples of a class that a sum over the class must be of; 0: any number.
-    whose : array of int, optional
-        Shape (n,): whose each training sample is; None: each is another patient's.
-    seconds : float
-        That an answer may take; 0: any number.
-    until : float
-        When they are over, as `time.monotonic` counts.
-    """
-
-    run: RunConfig
-    fewest: int = 0
-    of_each_class: int = 0
-    whose: Ints | None = None
-    seconds: float = 0.0
-    until: float = float("inf")
+    run: RunConfig  # for messages: it names the keys that set the batch size
+    fewest: int = 0  # fewest patients in a batch; 0: any number
+    of_each_class: int = 0  # fewest samples of a class in a sum over the class; 0: any number
+    whose: Ints | None = None  # shape (n,): the patient of each training sample; None: all differ
+    seconds: float = 0.0  # longest time for a reply; 0: any
+    until: float = float("inf")  # the deadline on the clock `time.monotonic`
     _known: dict[int, bool] = field(default_factory=dict, init=False)  # by the size of a batch
 
     @classmethod

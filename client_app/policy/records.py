@@ -30,58 +30,27 @@ Rows = tuple[Digests, Digests]
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:
-    """The record of one run at a site.
+    """The record of one run at a site."""
 
-    Attributes
-    ----------
-    run : str
-        Flower's number of it.
-    began : float
-        When its first message came, in seconds since 1970.
-    asked : str
-        A hash of the run-config: what is decided of is this run and no other.
-    data : str
-        A hash of the site's data then; empty where the run is not about them.
-    decision : str
-        ``"waiting"``, ``"approved"`` or ``"refused"``; what the operator said stands in a file of its own, which the
-        site never writes.
-    over : bool
-        Whether it goes on as another run, with the same key.
-    open : bool
-        Whether all has been noted that has to be before the site answers.
-    said : str
-        A hash of what the run said of this site and of the data of all, since it first did.
-    place : list of int
-        Where the run stands: whether it was asked for its last evaluation, the round, the place of the phase.
-    question : str
-        A hash of what was asked there.
-    key : str
-        What the run is called by its coordinator, also when it goes on after a stop, under another number.
-    lasting : str
-        A hash of the keys of the run-config that stay then.
-    rounds : int
-        How many were asked for, with those before a stop and those that were asked for again after it.
-    until : float
-        How long a message of it waits for a decision.
-    shown : dict
-        What the operator is shown: what would be computed and sent.
-    """
-
-    run: str
-    began: float
-    asked: str
-    data: str = ""
+    run: str  # Flower's run id
+    began: float  # time of its first message, in seconds since 1970
+    asked: str  # a hash of the run-config, so that a decision applies to this run only
+    data: str = ""  # a hash of the site's data at that time; empty if the run does not use them
+    # "waiting", "approved" or "refused"; the operator's decision is in a separate file, which the site never writes
     decision: str = "waiting"
-    over: bool = False
-    open: bool = False
-    said: str = ""
+    over: bool = False  # whether another run with the same key continues it
+    open: bool = False  # whether everything needed before the first reply has been recorded
+    said: str = (
+        ""  # a hash of the run's key, this site's place and the data summary, from the first message that has them
+    )
+    # position in the run: whether the final evaluation was requested, the round, the index of the phase
     place: list[int] = field(default_factory=list)
-    question: str = ""
-    key: str = ""
-    lasting: str = ""
-    rounds: int = 0
-    until: float = 0.0
-    shown: dict[str, str]
+    question: str = ""  # a hash of the request at this position
+    key: str = ""  # the coordinator's key of the run; a resumed run keeps it under another run id
+    lasting: str = ""  # a hash of the run-config keys that a resumed run must keep
+    rounds: int = 0  # rounds requested, including those before a stop and those repeated after it
+    until: float = 0.0  # time until which a message waits for a decision, in seconds since 1970
+    shown: dict[str, str]  # for the operator: what would be computed and sent
 
     @property
     def turned_away(self) -> bool:
