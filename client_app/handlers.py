@@ -16,6 +16,7 @@ from edelweiss.client_app.model_card import write_card
 from edelweiss.client_app.model_metadata import model_facts
 from edelweiss.client_app.oracle import SiteOracle, stream
 from edelweiss.client_app.policy.limits import Limits
+from edelweiss.client_app.privacy.randomness import KeyedStream, derived, question
 from edelweiss.client_app.vectorised import Update
 from edelweiss.common import to_record
 from edelweiss.federation.encoding import remembered, taken
@@ -63,12 +64,16 @@ def train(request: TrainRequest, site: OpenSite) -> Steps[Outgoing]:
     metrics = here.evaluation(strategy.personal(sent, memory, here.fresh)) if request.evaluate else {}
 
     def oracle() -> SiteOracle | PrivateOracle:
-        if (privacy := site.privacy) is not None and (train := here.samples[0]) is not None:
-            question = sent, memory, here.data_summary
-            return privacy.oracle(own, train, here.sites, context, question, fresh=here.fresh, common=problem)
-        # The sites of a pooled run are one place: all draw the same batches, and their mean is what each computes.
-        random = stream(site.run.seed, 0 if site.run.pooled else request.site, *place)
         samples = here.samples[0]
+        if (privacy := site.privacy) is not None and samples is not None:
+            asked = question(site.run, (here.index, here.data_summary), privacy.identity, context, sent, memory)
+            return privacy.oracle(own, samples, here.sites, context, asked, fresh=here.fresh, common=problem)
+        if site.guarded:  # the coordinator knows the seed, and must not know whom a batch holds
+            asked = question(site.run, (here.index, here.data_summary), site.data_hash(), context, sent, memory)
+            random = KeyedStream(derived(site.records.secret, "batches", asked)).generator("batches")
+        else:
+            # The sites of a pooled run are one place: all draw the same batches, and their mean is what each computes.
+            random = stream(site.run.seed, 0 if site.run.pooled else request.site, *place)
         return SiteOracle.open(site.run, own, samples, random, here.fresh, problem, Limits.of(site, clock))
 
     done = yield Update(

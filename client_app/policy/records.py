@@ -11,6 +11,7 @@ import re
 import secrets
 import time
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -102,6 +103,22 @@ class Records:
         if not re.fullmatch(rb"[0-9a-f]{64}", key := file.read_bytes()):
             raise self._damaged(file, "the held-out split changes")
         return key.decode()
+
+    @cached_property
+    def secret(self) -> bytes:
+        """The secret that whom a batch holds follows from, made here once; unlike `key` never of the policy's text.
+
+        Raises
+        ------
+        ConfigError
+            If it is damaged.
+        """
+        file = self.folder / "randomness"
+        if not file.exists():
+            self._write(file, secrets.token_hex(32).encode(), once=True)
+        if not re.fullmatch(rb"[0-9a-f]{64}", text := file.read_bytes()):
+            raise self._damaged(file, "batches hold others")
+        return bytes.fromhex(text.decode())
 
     # ------------------------------------------------------------------ runs
 

@@ -16,15 +16,22 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from edelweiss.config.resume import FREE
+from edelweiss.federation.fingerprint import release
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from numpy.typing import NDArray
     from torch import Tensor
 
+    from edelweiss.config import RunConfig
+    from edelweiss.federation import RoundContext
     from edelweiss.problems import Arrays
 
-KEY = 32  # bytes
+UNASKED = FREE - {"threads", "device"}
+"""Keys that no answer depends on, not even its rounding."""
+
 _WORDS = 624  # of the Mersenne Twister's state
 _STATE = slice(24, 24 + 8 * _WORDS)  # of a CPU generator's: seed, two ints and a place come first
 
@@ -36,6 +43,19 @@ def derived(secret: bytes, purpose: str, parts: Iterable[bytes] = ()) -> bytes:
         mac.update(len(part).to_bytes(8, "little"))
         mac.update(part)
     return mac.digest()
+
+
+def question(
+    run: RunConfig, lasting: object, data: str, context: RoundContext, sent: Arrays, memory: Arrays
+) -> list[bytes]:
+    """Return all that an answer depends on: release, run, data, place in the run, message and memory.
+
+    ``lasting`` is what a message says that stays the same for a run, and ``data`` a hash of the site's data, or which
+    they are.
+    """
+    keys = [(key, value) for key, value in sorted(run.written().items()) if key not in UNASKED]
+    said = release(), repr(keys), repr(lasting), data, f"{context.round} {context.phase}"
+    return [*(text.encode() for text in said), digest_of(sent), digest_of(memory)]
 
 
 def digest_of(arrays: Arrays) -> bytes:

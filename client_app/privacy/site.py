@@ -11,12 +11,10 @@ from typing import TYPE_CHECKING, cast
 import torch
 
 from edelweiss.client_app.privacy.oracle import Mechanism, Patients, PrivateOracle
-from edelweiss.client_app.privacy.randomness import KeyedStream, derived, digest_of
+from edelweiss.client_app.privacy.randomness import KeyedStream, derived
 from edelweiss.common import ConfigError, latest
 from edelweiss.config.privacy import COUNT_NOISE, Price, price, require_private
-from edelweiss.config.resume import FREE
 from edelweiss.datasets import Facts
-from edelweiss.federation.fingerprint import release
 from edelweiss.problems import PROBLEMS
 
 if TYPE_CHECKING:
@@ -25,13 +23,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from edelweiss.config import RunConfig
-    from edelweiss.datasets import DataSummary, Samples, SiteData
+    from edelweiss.datasets import Samples, SiteData
     from edelweiss.federation import RoundContext
     from edelweiss.problems import Arrays, Problem
     from edelweiss.problems.network import NetworkProblem
-
-UNASKED = FREE - {"threads", "device"}
-"""Keys that no answer depends on, not even its rounding."""
 
 
 class SitePrivacy:
@@ -116,12 +111,12 @@ class SitePrivacy:
         samples: Samples,
         sites: int,
         context: RoundContext,
-        question: tuple[Arrays, Arrays, DataSummary],
+        question: Sequence[bytes],
         *,
         fresh: Callable[[], Arrays],
         common: Problem,
     ) -> PrivateOracle:
-        """Return the oracle of one answer, to what was sent, with what is remembered, in a run of this data summary.
+        """Return the oracle of the answer to a `randomness.question`.
 
         Raises
         ------
@@ -131,21 +126,11 @@ class SitePrivacy:
         require_private(problem)
         run = self.run
         cost = self.price(sites)
-        sent, memory, data_summary = question
-        parts = [
-            release().encode(),
-            repr([(key, value) for key, value in sorted(run.written().items()) if key not in UNASKED]).encode(),
-            repr(data_summary).encode(),
-            self.identity.encode(),
-            f"{context.round} {context.phase}".encode(),
-            digest_of(sent),
-            digest_of(memory),
-        ]
         return PrivateOracle(
             cast("NetworkProblem", problem),
             samples,
             self.patients,
-            KeyedStream(derived(self._secret, "answer", parts)),
+            KeyedStream(derived(self._secret, "answer", question)),
             Mechanism(cost.noise, run.dp_clip, run.dp_difference_clip or run.dp_clip),
             cost.plan[context.round, context.phase],
             run.batch_size,

@@ -271,6 +271,20 @@ def test_the_same_message_gives_the_same_bits_and_another_round_others(tmp_path:
         assert not torch.equal(first, trained(grid, site=1))
 
 
+def test_whom_a_batch_holds_follows_from_the_sites_secret_and_not_from_the_seed(
+    tmp_path: Path, hospital: Opened
+) -> None:
+    folder = write_table(tmp_path / SECRET, *table(60, seed=0))
+    ends = []
+    for secret in ("one", "other", "one"):
+        node: dict[str, Value] = {"site": "north", "data-dir": str(folder), "state-dir": str(tmp_path / secret)}
+        with hospital(node, algorithm="local-sgda", rounds=9, sites=1) as grid:
+            answer = grid.ask("train", 0, question(grid.config, "train", linear_model()))
+            ends.append(unpack(answer.content.array_records["arrays"])["x"])
+    assert torch.equal(ends[0], ends[2])
+    assert not torch.equal(ends[0], ends[1])
+
+
 def test_memory_is_kept_between_messages_and_forgotten_after_the_last(tmp_path: Path, hospital: Opened) -> None:
     folder = write_table(tmp_path / SECRET, *table(60, seed=0))
     state = tmp_path / "state"

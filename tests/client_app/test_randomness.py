@@ -1,0 +1,68 @@
+"""Random numbers of a site: they follow from its secret and the whole question, and from nothing else."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from scipy import stats
+
+from edelweiss.client_app.privacy.randomness import KeyedStream, derived, digest_of, question
+from edelweiss.config import RunConfig
+
+
+def test_the_stream_is_aes_in_counter_mode() -> None:
+    key = bytes(range(32))
+    block = Cipher(algorithms.AES256(key), modes.ECB()).encryptor()
+    wanted = b"".join(block.update(i.to_bytes(16, "big")) for i in range(4))
+    stream = KeyedStream(key)
+    assert stream.words(3).tobytes() + stream.words(5).tobytes() == wanted
+
+
+def test_numbers_are_uniform_and_normal() -> None:
+    stream = KeyedStream(bytes(32))
+    uniform, normal = stream.uniform(20_000).numpy(), stream.normal(20_001).numpy()
+    assert 0 <= uniform.min() < uniform.max() < 1
+    assert stats.kstest(uniform, "uniform").pvalue > 1e-3
+    assert stats.kstest(normal, "norm").pvalue > 1e-3
+    assert abs(np.corrcoef(normal[:10_000], normal[10_000:20_000])[0, 1]) < 0.05
+
+
+def test_a_generator_has_more_state_than_its_seed() -> None:
+    """PyTorch's own have 32 bits of it on a processor, which can be searched."""
+    one, other = (KeyedStream(bytes([k]) * 32).generator("batches") for k in (0, 1))
+    again = KeyedStream(bytes(32)).generator("batches")
+    drawn = torch.randperm(1000, generator=one)
+    assert torch.equal(drawn, torch.randperm(1000, generator=again))
+    assert not torch.equal(drawn, torch.randperm(1000, generator=other))
+    seeded = torch.Generator().manual_seed(again.initial_seed())
+    assert not torch.equal(drawn, torch.randperm(1000, generator=seeded))
+    assert not torch.equal(drawn, torch.randperm(1000, generator=KeyedStream(bytes(32)).generator("algorithm")))
+
+
+def test_everything_that_an_answer_depends_on_is_part_of_its_key() -> None:
+    run = RunConfig.parse({})
+    context, later = (run.strategy.context(r, 10, "train", 2) for r in (1, 2))
+    vectors = {"x": torch.zeros(3)}
+    asked = [
+        question(run, (0, "summary"), "data", context, vectors, {}),
+        question(run, (1, "summary"), "data", context, vectors, {}),
+        question(run, (0, "other"), "data", context, vectors, {}),
+        question(run, (0, "summary"), "others", context, vectors, {}),
+        question(run, (0, "summary"), "data", later, vectors, {}),
+        question(run, (0, "summary"), "data", context, {"x": torch.tensor([0.0, 0.0, 1e-30])}, {}),
+        question(run, (0, "summary"), "data", context, {"y": torch.zeros(3)}, {}),
+        question(run, (0, "summary"), "data", context, {}, vectors),
+    ]
+    for key, value in (("threads", 2), ("matmul-precision", "high"), ("dp.epsilon", 3.0), ("codasca.lr", 0.2)):
+        asked.append(question(RunConfig.parse({key: value}), (0, "summary"), "data", context, vectors, {}))
+    keys = [derived(b"secret", "answer", one) for one in asked] + [derived(b"other", "answer", asked[0])]
+    assert len(set(keys)) == len(keys)
+    free = RunConfig.parse({"workers": 3, "runs-dir": "elsewhere", "engine": "local"})
+    assert question(free, (0, "summary"), "data", context, vectors, {}) == asked[0]
+
+
+def test_parts_do_not_run_into_each_other() -> None:
+    assert derived(b"s", "p", [b"ab", b"c"]) != derived(b"s", "p", [b"a", b"bc"])
+    assert digest_of({"a": torch.zeros(2)}) != digest_of({"a": torch.zeros(2, dtype=torch.float64)})
+    assert digest_of({"a": torch.zeros(2)}) != digest_of({"a": torch.zeros(1, 2)})
