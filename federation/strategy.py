@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from flwr.serverapp.strategy import Result, Strategy
 
 from edelweiss.federation.algorithm import Algorithm
-from edelweiss.federation.checkpoints import Checkpoints
-from edelweiss.federation.encoding import Encoding
 from edelweiss.federation.errors import StrategyError
 from edelweiss.federation.exchange import Exchange
-from edelweiss.federation.observer import NullObserver, Observer
 from edelweiss.federation.rounds import Rounds
 from edelweiss.federation.sites import Site
 from edelweiss.federation.wire import pack, unpack
@@ -23,9 +19,6 @@ if TYPE_CHECKING:
 
     from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
     from flwr.serverapp import Grid
-    from torch import Tensor
-
-    from edelweiss.problems import Problem
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,16 +36,7 @@ class FederatedStrategy(Algorithm, Strategy):
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
         *,
         exchange: Exchange | None = None,
-        evaluate_every: int = 1,
-        loss_bound: float = math.inf,
-        project: Callable[[Tensor], Tensor] | None = None,
-        observer: Observer | None = None,
-        head: int | None = None,
-        checkpoints: Checkpoints | None = None,
-        problem: Problem | None = None,
-        evidence: bool = False,
-        other: ArrayRecord | None = None,
-        encoding: Encoding | None = None,
+        **options: Any,
     ) -> Result:
         """Run all rounds; the parameters up to ``evaluate_fn`` are Flower's.
 
@@ -72,8 +56,8 @@ class FederatedStrategy(Algorithm, Strategy):
             Evaluates a model at the server, after each round.
         exchange : Exchange, optional
             Default: all nodes of the grid, all of which must reply within ``timeout``.
-        evaluate_every, loss_bound, project, observer, head, checkpoints, problem, evidence, other, encoding
-            See `Rounds`.
+        **options
+            Further attributes of `Rounds`, such as ``observer`` and ``checkpoints``.
 
         Returns
         -------
@@ -96,16 +80,7 @@ class FederatedStrategy(Algorithm, Strategy):
             train_config=train_config or {},
             evaluate_config=evaluate_config or {},
             evaluate=None if evaluate_fn is None else lambda r, model: evaluate_fn(r, pack(model)),
-            evaluate_every=evaluate_every,
-            loss_bound=loss_bound,
-            project=project,
-            observer=observer or NullObserver(),
-            head=head,
-            checkpoints=checkpoints or Checkpoints(),
-            problem=problem,
-            evidence=evidence,
-            other=other,
-            encoding=encoding or Encoding(),
+            **options,
         ).play()
 
     # Flower's own loop would call these, but the state of a run belongs to its `Rounds`.
