@@ -1,8 +1,8 @@
-"""The interface by which a run reports its progress."""
+"""How a run reports its progress."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from edelweiss.problems import Metrics
 
 
-class Observer(Protocol):
-    """Receives the progress of a run."""
+class Observer:
+    """Receives the progress of a run; this base class ignores it."""
 
     def trained(self, server_round: int, cost: dict[str, float], work: dict[str, float]) -> None:
         """A round's training has ended.
@@ -34,16 +34,3 @@ class Observer(Protocol):
 
     def reported(self, labels: Mapping[str, Mapping[str, evidence.Site]]) -> None:
         """Sites have reported statistics of the final model's scores, by label (empty if single) and site."""
-
-
-class NullObserver:
-    """An observer that ignores everything."""
-
-    def trained(self, server_round: int, cost: dict[str, float], work: dict[str, float]) -> None:
-        """Do nothing."""
-
-    def evaluated(self, server_round: int, sites: list[tuple[Site, Metrics]]) -> None:
-        """Do nothing."""
-
-    def reported(self, labels: Mapping[str, Mapping[str, evidence.Site]]) -> None:
-        """Do nothing."""

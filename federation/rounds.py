@@ -19,7 +19,7 @@ from edelweiss.federation.encoding import Encoding
 from edelweiss.federation.errors import DivergedError, StrategyError, naming_round
 from edelweiss.federation.final_evaluation import FinalEvaluation
 from edelweiss.federation.messages import order
-from edelweiss.federation.observer import NullObserver, Observer
+from edelweiss.federation.observer import Observer
 from edelweiss.federation.replies import ReplyChecker
 from edelweiss.federation.returned_iterate import ReturnedIterate
 from edelweiss.federation.run_messages import RunMessages
@@ -61,7 +61,7 @@ class Rounds:
     loss_bound: float = math.inf
     # P, onto the feasible set of y: a mean of feasible points is feasible, but a server step may leave the set
     project: Callable[[Tensor], Tensor] | None = None
-    observer: Observer = field(default_factory=NullObserver)  # receives the results of every round
+    observer: Observer = field(default_factory=Observer)  # receives the results of every round
     head: int | None = None  # index in x where the head begins; None without a network
     # stores the run's snapshots; holds the one to resume from
     checkpoints: Checkpoints = field(default_factory=Checkpoints)

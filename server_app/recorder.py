@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from edelweiss.common.files import json_in, read_file, reason
 from edelweiss.federation import RunError
+from edelweiss.federation.observer import Observer
 from edelweiss.models.storage import atomic_writer
 from edelweiss.problems.metrics import HEADLINE, TIES, ties
 from edelweiss.problems.pooling import across_sites, all_ties, pool
@@ -59,8 +60,8 @@ def with_nan(value: Any) -> Any:
     return math.nan if value is None else value
 
 
-class Recorder:
-    """Records a run in metrics.jsonl, a line per round; an observer of `FederatedStrategy.start`.
+class Recorder(Observer):
+    """Records a run in metrics.jsonl, a line per round.
 
     Sites evaluate a round's model when they receive it, at the start of the next round; then the line is complete,
     printed and written.

@@ -9,89 +9,60 @@ from __future__ import annotations
 import importlib.util
 import math
 import re
+from collections.abc import Callable
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from edelweiss.common import ConfigError
 from edelweiss.problems.metrics import METRICS, split
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator
     from pathlib import Path
 
     from edelweiss.config import RunConfig
     from edelweiss.server_app.recorder import Record
 
 
-class Tracker(Protocol):
-    """A tracker."""
-
-    def __init__(self, config: RunConfig, folder: Path) -> None:
-        """Open the tracker for a run and its folder."""
-
-    def log(self, numbers: Mapping[str, float], server_round: int) -> None:
-        """Log the metrics of a round."""
-
-    def close(self) -> None:
-        """Write what is not written yet."""
+Log = Callable[[dict[str, float], int], object]
+"""Logs the metrics of a round."""
+Close = Callable[[], object]
 
 
-class TensorBoard:
+def _tensorboard(config: RunConfig, folder: Path) -> tuple[Log, Close]:
     """Event files in the run folder: ``tensorboard --logdir runs``."""
+    from torch.utils.tensorboard import SummaryWriter
 
-    def __init__(self, config: RunConfig, folder: Path) -> None:
-        from torch.utils.tensorboard import SummaryWriter
+    writer: Any = SummaryWriter(str(folder / "tensorboard"))
+    writer.add_text("config", "".join(f"    {line}\n" for line in config.to_toml().splitlines()))
 
-        self._writer: Any = SummaryWriter(str(folder / "tensorboard"))
-        self._writer.add_text("config", "".join(f"    {line}\n" for line in config.to_toml().splitlines()))
-
-    def log(self, numbers: Mapping[str, float], server_round: int) -> None:
-        """Write a scalar for each."""
+    def log(numbers: dict[str, float], server_round: int) -> None:
         for name, value in numbers.items():
-            self._writer.add_scalar(name, value, server_round)
+            writer.add_scalar(name, value, server_round)
 
-    def close(self) -> None:
-        """Flush."""
-        self._writer.close()
+    return log, writer.close
 
 
-class MLflow:
-    """A run of MLflow's."""
+def _mlflow(config: RunConfig, folder: Path) -> tuple[Log, Close]:
+    import mlflow
 
-    def __init__(self, config: RunConfig, folder: Path) -> None:
-        import mlflow
-
-        self._mlflow: Any = mlflow
-        mlflow.start_run(run_name=folder.name)
-        mlflow.log_params(config.written())
-
-    def log(self, numbers: Mapping[str, float], server_round: int) -> None:
-        """Log metrics."""
-        self._mlflow.log_metrics(dict(numbers), step=server_round)
-
-    def close(self) -> None:
-        """End the run."""
-        self._mlflow.end_run()
+    mlflow.start_run(run_name=folder.name)
+    mlflow.log_params(config.written())
+    return mlflow.log_metrics, mlflow.end_run
 
 
-class WandB:
-    """A run of Weights & Biases'."""
+def _wandb(config: RunConfig, folder: Path) -> tuple[Log, Close]:
+    import wandb
 
-    def __init__(self, config: RunConfig, folder: Path) -> None:
-        import wandb
-
-        self._run: Any = wandb.init(project="edelweiss", name=folder.name, dir=str(folder), config=config.written())
-
-    def log(self, numbers: Mapping[str, float], server_round: int) -> None:
-        """Log metrics."""
-        self._run.log(dict(numbers), step=server_round)
-
-    def close(self) -> None:
-        """Finish the run."""
-        self._run.finish()
+    run: Any = wandb.init(project="edelweiss", name=folder.name, dir=str(folder), config=config.written())
+    return run.log, run.finish
 
 
-TRACKERS: dict[str, type[Tracker]] = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WandB}
+TRACKERS: dict[str, Callable[[RunConfig, Path], tuple[Log, Close]]] = {
+    "tensorboard": _tensorboard,
+    "mlflow": _mlflow,
+    "wandb": _wandb,
+}
 
 
 class Tracking:
@@ -109,22 +80,22 @@ class Tracking:
 
     def __init__(self, config: RunConfig, folder: Path, warn: Callable[[str], None]) -> None:
         self._name, self._warn = config.tracker, warn
-        self._tracker: Tracker | None = None
+        self._tracker: tuple[Log, Close] | None = None
         if config.tracker:
             with self._trouble():
                 self._tracker = TRACKERS[config.tracker](config, folder)
 
     def log(self, record: Record) -> None:
         """Log a round."""
-        with self._trouble():
-            if self._tracker:
-                self._tracker.log(dict(numbers(record)), record["round"])
+        if self._tracker:
+            with self._trouble():
+                self._tracker[0](dict(numbers(record)), record["round"])
 
     def close(self) -> None:
         """Flush and close it."""
-        with self._trouble():
-            if self._tracker:
-                self._tracker.close()
+        if self._tracker:
+            with self._trouble():
+                self._tracker[1]()
         self._tracker = None
 
     @contextmanager

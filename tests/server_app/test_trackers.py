@@ -11,7 +11,7 @@ import pytest
 
 from edelweiss.config import ConfigError
 from edelweiss.server_app import simulate
-from edelweiss.server_app.trackers import TRACKERS, TensorBoard, numbers
+from edelweiss.server_app.trackers import TRACKERS, numbers
 from tests.said import has, lines
 from tests.server_app.sites import saddle_job
 
@@ -54,7 +54,7 @@ def test_without_its_package_no_run_starts(tmp_path: Path, name: str, monkeypatc
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize("where", ["__init__", "log", "close"])
+@pytest.mark.parametrize("where", ["open", "log", "close"])
 def test_its_troubles_are_said_once_and_cost_no_run(
     tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -62,10 +62,9 @@ def test_its_troubles_are_said_once_and_cost_no_run(
         raise ConnectionError("no\nroute")
 
     monkeypatch.setattr("edelweiss.server_app.trackers.importlib.util.find_spec", lambda package: package)
-    monkeypatch.setattr(TensorBoard, "__init__", lambda *_: None)
-    monkeypatch.setattr(TensorBoard, "log", lambda *_: None)
-    monkeypatch.setattr(TensorBoard, "close", lambda *_: None)
-    monkeypatch.setattr(TensorBoard, where, fails)
+    calls = {name: fails if name == where else lambda *_: None for name in ("open", "log", "close")}
+    opened = fails if where == "open" else lambda *_: (calls["log"], calls["close"])
+    monkeypatch.setitem(TRACKERS, "tensorboard", opened)
     result = simulate(saddle_job(tmp_path, tracker="tensorboard"), quiet=False)
     assert len(lines(capsys.readouterr().out, "tensorboard", "ConnectionError: no r")) == 1
     assert len(result.metrics) == 4
