@@ -91,6 +91,8 @@ class Algorithm(HasOptions, ABC):
     """Whether each stage passes on the iterate chosen by ``output``, so that a run returns that of its last stage."""
     averages_stages: ClassVar[bool] = False
     """Whether each stage ends with the average of its iterates, regardless of ``output``."""
+    drops_stragglers: ClassVar[bool] = False
+    """Whether it uses the first ``min-replies`` usable replies, unless that is 0, and drops later ones."""
     exchanges: ClassVar[bool] = True
     """Whether sites learn from each other; if not, batch-norm statistics stay at the sites, regardless of ``bn``."""
 
@@ -119,6 +121,10 @@ class Algorithm(HasOptions, ABC):
     def phases(self) -> tuple[str, ...]:
         """Exchanges per round, in order, no name twice; each calls broadcast, local_update and aggregate."""
         return ("train",)
+
+    def plays(self, context: RoundContext) -> bool:
+        """Return whether this phase takes place in this round; at least one does. By default all do."""
+        return True
 
     def initial_state(self, start: Arrays) -> Arrays:
         """Return the server's state between rounds: at least the model (``x``, and ``y`` if the problem has one).
@@ -283,21 +289,8 @@ class Algorithm(HasOptions, ABC):
         return int((place[0] - 1) * len(self.phases) + place[1]) + 1 if place else 0
 
 
-class SkipsPhases(ABC):
-    """An algorithm that skips phases in some rounds."""
-
-    @abstractmethod
-    def plays(self, context: RoundContext) -> bool:
-        """Return whether this phase takes place in this round; at least one does."""
-
-
 def phases_of(algorithm: Algorithm, server_round: int, rounds: int, sites: int) -> Iterator[str]:
     """Yield the phases of a round."""
     for phase in algorithm.phases:
-        context = algorithm.context(server_round, rounds, phase, sites)
-        if not isinstance(algorithm, SkipsPhases) or algorithm.plays(context):
+        if algorithm.plays(algorithm.context(server_round, rounds, phase, sites)):
             yield phase
-
-
-class DropsStragglers:
-    """An algorithm that drops stragglers: it uses the first ``min-replies`` usable replies, unless that is 0."""

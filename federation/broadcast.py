@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edelweiss.common import Stream
-from edelweiss.federation.algorithm import DropsStragglers
 from edelweiss.federation.errors import DivergedError, RunError
 from edelweiss.federation.messages import message
 from edelweiss.federation.wire import LARGEST, magnitude, pack
@@ -41,7 +40,7 @@ class Broadcast:
     def __post_init__(self) -> None:
         self.algorithm, self.encoding = self.declared.algorithm, self.declared.encoding
         order = np.random.default_rng([self.algorithm.seed, Stream.SENDING_ORDER])
-        self.shuffle = order if isinstance(self.algorithm, DropsStragglers) else None
+        self.shuffle = order if self.algorithm.drops_stragglers else None
 
     @property
     def shuffle_state(self) -> Any:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from pydantic import Field
 
-from edelweiss.federation import COUNT, AlgorithmInfo, Oracle, SkipsPhases, Table, average, down, kept, up
+from edelweiss.federation import COUNT, AlgorithmInfo, Oracle, Table, average, down, kept, up
 from edelweiss.problems import papers
 from edelweiss.strategies.fgda import Fgda
 from edelweiss.strategies.recursive_momentum import remembered
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdaFgda(Fgda, SkipsPhases):
+class AdaFgda(Fgda):
     """FGDA whose steps are divided by diagonal matrices A and B, the same at all sites during a round.
 
     Client k, in iterations t = 0, 1, ...; u, v = gx, gy at the start, on B samples (u is the paper's w)::

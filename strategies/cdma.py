@@ -10,7 +10,6 @@ from pydantic import Field
 from edelweiss.federation import (
     LATER,
     AlgorithmInfo,
-    DropsStragglers,
     Oracle,
     Table,
     When,
@@ -32,7 +31,7 @@ WITH_PREVIOUS = When("with `alpha` below 1", lambda algorithm, context: algorith
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cdma(GradientSteps, DropsStragglers):
+class Cdma(GradientSteps):
     """Local steps along a global direction, which the server estimates; clients keep nothing.
 
     Client k in round t, phase "direction", from x_t, y_t, x_{t-1}, y_{t-1}::
@@ -80,6 +79,7 @@ class Cdma(GradientSteps, DropsStragglers):
     )
     solves = frozenset({"minimax"})
     stacks = True
+    drops_stragglers = True
 
     lr: float = Field(0.1, gt=0, description="ηx: local step size of x")
     lr_dual: float = Field(0.1, gt=0, description="ηy: local step size of y")

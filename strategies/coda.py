@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from edelweiss.federation import AlgorithmInfo, Mean, Oracle, SkipsPhases, Table, down, up
+from edelweiss.federation import AlgorithmInfo, Mean, Oracle, Table, down, up
 from edelweiss.problems import papers
 from edelweiss.problems.capabilities import ClosedFormDual
 from edelweiss.strategies.coda_plus import CodaPlus
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Coda(CodaPlus, SkipsPhases):
+class Coda(CodaPlus):
     """CODA+ that ends each stage with the best y for the stage's x, from a large sample of every site.
 
     Client k and server, phase "train": lines 1-7 of `CodaPlus`. In the last round of a stage, phase "dual" follows.

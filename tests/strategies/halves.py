@@ -22,7 +22,6 @@ from edelweiss.federation import (
     Reply,
     RoundContext,
     Site,
-    SkipsPhases,
     pack,
     unpack,
 )
@@ -208,7 +207,7 @@ def drive(
     history: dict[int, Arrays] = {}
     turns = [strategy.context(r, rounds, phase, sites) for r in range(1, rounds + 1) for phase in strategy.phases]
     for context in turns:  # what a client knows; the server also knows the weights
-        if isinstance(strategy, SkipsPhases) and not strategy.plays(context):
+        if not strategy.plays(context):
             continue
         r, server_turn = context.round, replace(context, total_weight=total)
         asked = range(sites) if participants is None else sorted(participants[r - 1])
