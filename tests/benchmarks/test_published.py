@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
@@ -57,6 +58,15 @@ OF_NEWCOMERS = {"deprl-cifar10": (971.91, 757.72, 680.18), "deprl-mnist": (1114.
 def test_a_file_has_what_its_paper_states(name: str) -> None:
     written = flatten(tomllib.loads((REPO / "experiments" / f"{name}.toml").read_text(encoding="utf-8")))
     assert {key: written.get(key) for key in STATED[name]} == STATED[name]
+
+
+@pytest.mark.parametrize("file", sorted((REPO / "experiments").glob("*/*.toml")), ids=lambda file: file.stem)
+def test_run_configs_train_the_papers_own_loss_on_uniform_batches(file: Path) -> None:
+    """By default AUC is divided by 4p(1-p), and the positives of a batch are fixed where they are rare."""
+    keys = flatten(tomllib.loads(file.read_text(encoding="utf-8")))
+    if keys.get("problem") in ("auc", "auc-margin"):
+        assert keys[f"{keys['problem']}.normalise"] is False
+        assert keys["sampler"] == "uniform"
 
 
 @pytest.mark.parametrize(
