@@ -234,8 +234,8 @@ def pairs(most: float) -> str:
             note(KEPT_PAIRS, one)
         start, end = one["start"], one["end"]
         seconds += one["seconds"]
-        names = [name for name in (*PROBLEMS[problem].reports[:1], "distance-x", "distance-y") if name in end]
-        for name in names or ["loss"]:
+        names = dict.fromkeys((*PROBLEMS[problem].reports[:1], "distance-x", "distance-y"))
+        for name in [name for name in names if name in end] or ["loss"]:
             better = end[name] < start[name] if name in LOWER else end[name] > start[name]
             if not better:
                 worse.append(f"{algorithm} on {problem}")
