@@ -2,9 +2,9 @@
 #
 # torch from PyPI brings gigabytes of CUDA libraries. Without an NVIDIA GPU, take the CPU build:
 #   make run TORCH_INDEX=https://download.pytorch.org/whl/cpu
-# (the first time only: an installation that is up to date is left alone)
+# (the first time only: an up-to-date installation is left alone)
 #
-# `make run` is a demonstration of a rare outcome, so it asks for one; with a RUN_CONFIG of yours nothing is removed.
+# Without RUN_CONFIG, `make run` demonstrates a rare outcome: it removes positives from the training samples.
 
 PYTHON      ?= python3
 TORCH_INDEX ?=
@@ -16,7 +16,7 @@ BIN  := $(VENV)/bin
 PIP  := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
         $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
-export RUN_CONFIG # through the environment: it may hold quotes of either kind
+export RUN_CONFIG # through the environment, because it may contain both kinds of quotes
 
 .PHONY: help run test deployments containers lint docs site clean
 
@@ -27,7 +27,7 @@ run: $(VENV)/.run ## Train in Flower's simulation, on a rare outcome; RUN_CONFIG
 	@$(BIN)/python bin/run.py --run-config "$$RUN_CONFIG"
 
 test deployments: export PYTHONDONTWRITEBYTECODE :=# each of their processes would compile everything anew
-test: $(VENV)/.dev ## Run the tests; PYTEST='-k compose' chooses
+test: $(VENV)/.dev ## Run the tests; PYTEST='-k compose' selects some
 	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(PYTEST)
 
 deployments: $(VENV)/.dev ## Run Flower's servers and real sites, Ray, the built wheel, and every command in docs/
@@ -41,24 +41,24 @@ lint: $(VENV)/.dev ## Check style (ruff) and types (mypy)
 	@$(BIN)/python -m ruff format --check .
 	@$(BIN)/python -m mypy
 
-docs: $(VENV)/.dev ## Write the tables that the code decides: the keys in pyproject.toml, algorithms, problems, papers
+docs: $(VENV)/.dev ## Update the generated tables: the keys in pyproject.toml, algorithms, problems, papers
 	@$(BIN)/python bin/docs.py
 
-site: $(VENV)/.dev ## Build the documentation's site with its API reference into site/; REPO_URL=... links to the sources
+site: $(VENV)/.dev ## Build the documentation with its API reference into site/; REPO_URL=... links to the sources
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict # with --quiet, it would count no warnings
 
 clean: ## Remove the environment and all caches; runs/ and data/ stay
 	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .hypothesis build dist site *.fab
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# Stamp files: installing again is skipped until what to install has changed.
+# Stamp files: nothing is installed again until its requirements change.
 $(VENV)/.run: pyproject.toml constraints.txt | $(VENV)/.made
 	@echo "Installing what the app needs into $(VENV) (minutes the first time, see TORCH_INDEX in the Makefile)"
 	@$(PIP) -e .
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.run
-	@echo "Installing what tests, checks and the site need into $(VENV)"
+	@echo "Installing what tests, checks and the documentation need into $(VENV)"
 	@$(PIP) -e '.[test,lint,docs]'
 	@touch $@
 
