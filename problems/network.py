@@ -157,7 +157,7 @@ class NetworkProblem(Problem, Layers):
         return self.objective(logits, labels, scalars, y)
 
     def patient_part(self, outputs: Tensor, labels: Tensor, scalars: Tensor, y: Tensor) -> Tensor:
-        """Return the part of the objective that depends on a sample, given as a batch of one; see `public_part`.
+        """Return the objective on a sample, given as a batch of one; less `public_part` it is a patient's own part.
 
         With several labels it is the mean over all of them, unknown ones counting 0: a label counts by how many know
         it.
@@ -166,8 +166,7 @@ class NetworkProblem(Problem, Layers):
             labels, weights = (labels == 1).to(self.dtype), (labels >= 0).to(self.dtype)
         else:
             labels, weights = self.cast_labels(labels), torch.ones_like(labels, dtype=self.dtype)
-        with_it, without = (self.loss(outputs, labels, scalars, y, each) for each in (weights, 0 * weights))
-        return (with_it - without).mean()
+        return self.loss(outputs, labels, scalars, y, weights).mean()
 
     def public_part(self, scalars: Tensor, y: Tensor) -> Tensor:
         """Return the part of the objective that no sample plays a part in: the loss at weight 0."""

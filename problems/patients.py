@@ -1,10 +1,10 @@
 """Sums of patients' gradients, each clipped: what a private answer is made of before its noise.
 
-A patient's gradient is the mean over the patient's rows of the gradient of `NetworkProblem.patient_part`, by x and by y
-as one vector. Whatever the model, the point and the rows are, removing a patient moves the sum by at most the clip: the
-norm is taken of the very numbers that are added, in float64, and a gradient that is not finite counts 0. Networks of
-linear layers give the norm from the layers' inputs and output gradients (Goodfellow 2015, arXiv:1510.01799), without
-the gradient itself; everything else is ``vmap`` of ``grad``, in blocks that bound the memory.
+A patient's gradient is the mean over the patient's rows of the gradient of `NetworkProblem.patient_part`, less that of
+`public_part`, by x and by y as one vector. Whatever the model, the point and the rows are, removing a patient moves the
+sum by at most the clip: the norm is taken of the very numbers that are added, in float64, and a gradient that is not
+finite counts 0. Networks of linear layers give the norm from the layers' inputs and output gradients (Goodfellow 2015,
+arXiv:1510.01799), without the gradient itself; all others are ``vmap`` of ``grad``, in blocks that bound the memory.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
+from itertools import combinations_with_replacement, pairwise
 from typing import TYPE_CHECKING
 
 import torch
@@ -31,21 +31,26 @@ if TYPE_CHECKING:
 
 MOST_NUMBERS = 2**25  # of a block of gradients: 128 MB in float32
 BUILT_IN = NetworkProblem.__module__.rpartition(".")[0] + "."
+ROUNDING = 2.3e-16  # of float64, twice
 MOST_NORM = 1e30  # beyond it a clipped gradient may have no exact float32; it counts 0
 
 
-@dataclass(frozen=True)
 class Term:
     """A point at which gradients are taken, and their weights by x and by y: a difference has two terms."""
 
-    x: Tensor
-    y: Tensor | None
-    weights: tuple[float, float] = (1.0, 1.0)
+    def __init__(self, x: Tensor, y: Tensor | None, weights: tuple[float, float] = (1.0, 1.0)) -> None:
+        self.x, self.y, self.weights = x, y, weights
+        self.dual = x[:0] if y is None else y
+        self._public: Tensor | None = None
 
-    @property
-    def dual(self) -> Tensor:
-        """Y, or nothing."""
-        return self.x[:0] if self.y is None else self.y
+    def public(self, problem: NetworkProblem) -> Tensor:
+        """Return the gradient here of `NetworkProblem.public_part`, of weight 1: by the scalars in x and by y."""
+        if self._public is None:
+            point = [part.detach().clone().requires_grad_() for part in (self.x[problem.network.size :], self.dual)]
+            value = problem.public_part(*point) if sum(map(len, point)) else point[0].sum()
+            parts = torch.autograd.grad(value, point, materialize_grads=True) if value.requires_grad else point
+            self._public = torch.cat(parts) if value.requires_grad else torch.zeros_like(torch.cat(point).detach())
+        return self._public
 
 
 @dataclass(frozen=True)
@@ -91,7 +96,7 @@ def clipped_sum(problem: NetworkProblem, samples: Samples, rows: Rows, terms: Se
     size = len(terms[0].x) + len(terms[0].dual)
     total = torch.zeros(size, dtype=torch.float64, device=problem.device)
     layers = _dense(problem)
-    ghost = layers is not None and rows.single and len(terms) == 1
+    ghost = layers is not None and rows.single
     block = (
         evaluation_batch(samples.shape) if ghost else max(1, min(evaluation_batch(samples.shape), MOST_NUMBERS // size))
     )
@@ -101,7 +106,7 @@ def clipped_sum(problem: NetworkProblem, samples: Samples, rows: Rows, terms: Se
         part = slice(start, end)
         batch = samples.batch(rows.positions[part].to(samples.rows.device))
         if ghost and layers is not None:
-            _Factors.of(problem, terms[0], batch, layers).add_clipped(total, terms[0].weights, clip)
+            _add_clipped(total, [_Factors.of(problem, term, batch, layers) for term in terms], terms, clip)
             continue
         owners = rows.owners[part]
         each = _weighted_gradients(problem, terms[0], batch, layers)
@@ -122,14 +127,12 @@ def clipped_sum(problem: NetworkProblem, samples: Samples, rows: Rows, terms: Se
 
 def public_gradient(problem: NetworkProblem, terms: Sequence[Term]) -> Tensor:
     """Return the gradient of the part of the objective without data, shape (d + p,); it needs no privacy."""
-    size = problem.network.size
-    total = torch.zeros(len(terms[0].x) + len(terms[0].dual), dtype=problem.dtype, device=problem.device)
-    for term in terms:
-        scalars, y = (part.detach().clone().requires_grad_() for part in (term.x[size:], term.dual))
-        value = problem.public_part(scalars, y)
-        if value.requires_grad:
-            by_scalars, by_y = torch.autograd.grad(value, [scalars, y], materialize_grads=True)
-            total[size:] += torch.cat([by_scalars * term.weights[0], by_y * term.weights[1]])
+    size, d = problem.network.size, len(terms[0].x)
+    total = torch.zeros(d + len(terms[0].dual), dtype=problem.dtype, device=problem.device)
+    for term in terms if len(total) > size else ():
+        by_x, by_y = term.weights
+        total[size:d] += term.public(problem)[: d - size] * by_x
+        total[d:] += term.public(problem)[d - size :] * by_y
     return total
 
 
@@ -210,7 +213,9 @@ def _gradients(problem: NetworkProblem, term: Term, batch: Batch, layers: Dense 
     by_point = vmap(grad(part, argnums=(0, 1)), in_dims=(None, None, 0, 0), randomness="different")
     with network.drawing():
         by_x, by_y = by_point(term.x.detach(), term.dual.detach(), inputs, labels)
-    return torch.cat([by_x, by_y], 1)
+    each = torch.cat([by_x, by_y], 1)
+    each[:, network.size :] -= term.public(problem)
+    return each
 
 
 @dataclass(frozen=True)
@@ -286,7 +291,7 @@ class _Factors:
         outputs = problem.squeeze_outputs(z)
         parts = vmap(problem.patient_part)(outputs[:, None], labels[:, None], scalars, y)
         *by_outputs, by_scalars, by_y = torch.autograd.grad(parts.sum(), [*after, scalars, y], materialize_grads=True)
-        rest = torch.cat([by_scalars, by_y], 1)
+        rest = torch.cat([by_scalars, by_y], 1) - term.public(problem)
         a, b = (
             [part.detach().to(torch.promote_types(part.dtype, torch.float32)) for part in parts]
             for parts in (befores, by_outputs)
@@ -303,20 +308,35 @@ class _Factors:
         each[:, self.size :] = self.rest
         return each
 
-    def add_clipped(self, total: Tensor, weights: tuple[float, float], clip: float) -> None:
-        """Add the clipped gradients to a sum, shape (d + p,), without making them."""
-        scale = self.rest.new_full((self.rest.shape[1],), weights[0], dtype=torch.float64)
-        scale[self.primal - self.size :] = weights[1]
-        rest = self.rest.double() * scale
-        squares = rest.square().sum(1)
-        inputs, outputs = ([part.double() for part in parts] for parts in (self.a, self.b))
-        for a, b, (_, bias) in zip(inputs, outputs, self.dense.spans, strict=True):
-            squares += weights[0] ** 2 * (a.square().sum(1) + (bias is not None)) * b.square().sum(1)
-        factors = _factors(squares.sqrt(), clip)[:, None]
-        finite = factors > 0
-        for a, b, (weight, bias) in zip(inputs, outputs, self.dense.spans, strict=True):
-            b = torch.where(finite, b, 0) * factors * weights[0]
-            total[weight] += (b.T @ torch.where(finite, a, 0)).flatten()
+
+def _add_clipped(total: Tensor, each: Sequence[_Factors], terms: Sequence[Term], clip: float) -> None:
+    """Add the clipped gradients of rows to a sum, shape (d + p,), without making them.
+
+    A difference of terms may cancel, so what rounding can hide of its norm is added to it: it is never too small.
+    """
+    first, weights = each[0], [term.weights[0] for term in terms]
+    rest = torch.zeros(first.rest.shape, dtype=torch.float64, device=total.device)
+    for factors, (by_x, by_y) in zip(each, (term.weights for term in terms), strict=True):
+        split = first.primal - first.size
+        rest[:, :split] += factors.rest[:, :split] * by_x
+        rest[:, split:] += factors.rest[:, split:] * by_y
+    squares, terms_alone, width = rest.square().sum(1), rest.new_zeros(len(rest)), 0
+    layers = [[(of.a[place].double(), of.b[place].double()) for of in each] for place in range(len(first.a))]
+    for layer, (_, bias) in zip(layers, first.dense.spans, strict=True):
+        width = max(width, layer[0][0].shape[1], layer[0][1].shape[1])
+        for i, j in combinations_with_replacement(range(len(each)), 2):
+            (a, b), (c, d) = layer[i], layer[j]
+            product = weights[i] * weights[j] * ((a * c).sum(1) + (bias is not None)) * (b * d).sum(1)
+            squares += product if i == j else 2 * product
+            terms_alone += product if i == j else 0
+    if len(each) > 1:
+        squares = squares.clamp(min=0) + ROUNDING * (width + 10) * len(each) * terms_alone
+    clipped = _factors(squares.sqrt(), clip)[:, None]
+    finite = clipped > 0
+    for layer, (weight, bias) in zip(layers, first.dense.spans, strict=True):
+        for by_x, (a, b) in zip(weights, layer, strict=True):
+            b = torch.where(finite, b, 0) * (clipped * by_x)
+            total[weight].view(b.shape[1], a.shape[1]).addmm_(b.T, torch.where(finite, a, 0))
             if bias is not None:
                 total[bias] += b.sum(0)
-        total[self.size :] += (torch.where(finite, rest, 0) * factors).sum(0)
+    total[first.size :] += (torch.where(finite, rest, 0) * clipped).sum(0)
