@@ -4,7 +4,7 @@ A patient's gradient is the mean over the patient's rows of the gradient of `Net
 `public_part`, by x and by y as one vector. Whatever the model, the point and the rows are, removing a patient moves the
 sum by at most the clip: the norm is taken of the very numbers that are added, in float64, and a gradient that is not
 finite counts 0. Networks of linear layers give the norm from the layers' inputs and output gradients (Goodfellow 2015,
-arXiv:1510.01799), without the gradient itself; all others are ``vmap`` of ``grad``, in blocks that bound the memory.
+arXiv:1510.01799), without the gradient itself; others give it row by row, in blocks that bound the memory.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch.func import grad, vmap
 from edelweiss.common import PROCESS_CACHE
 from edelweiss.models import MODELS
 from edelweiss.models.dropout import Dropout
-from edelweiss.problems.network import NetworkProblem, evaluation_batch
+from edelweiss.problems.network import NetworkProblem, channels_last, evaluation_batch
 
 if TYPE_CHECKING:
     from edelweiss.datasets import Samples
@@ -204,6 +204,8 @@ def _gradients(problem: NetworkProblem, term: Term, batch: Batch, layers: Dense 
     if layers is not None:
         return _Factors.of(problem, term, batch, layers).gradients()
     network, (inputs, labels) = problem.network, batch
+    if problem.setting.architecture.model in MODELS.built_in and _is_built_in(problem) and term.x.device.type == "cpu":
+        return _one_by_one(problem, term, batch)
 
     def part(x: Tensor, y: Tensor, one: Tensor, label: Tensor) -> Tensor:
         with problem.forward_precision():
@@ -245,9 +247,32 @@ def dense_layers(network: FlatNetwork) -> Dense | None:
     return Dense(tuple(leaves), tuple((weight, bias) for weight, bias in found if weight))
 
 
+def _one_by_one(problem: NetworkProblem, term: Term, batch: Batch) -> Tensor:
+    """Return the gradient of each row, shape (r, d + p), by a pass for each.
+
+    On a processor that takes less time than ``vmap``, whose convolutions are grouped: half for cnn-mnist. A network
+    from outside could carry something over from row to row, in a buffer; ``vmap`` refuses that.
+    """
+    network, (inputs, labels) = problem.network, batch
+    network.bind(term.x)
+    each = []
+    for row, label in zip(torch.split(inputs, 1), torch.split(labels, 1), strict=True):
+        scalars, y = (part.detach().requires_grad_() for part in (term.x[network.size :], term.dual))
+        with problem.forward_precision():
+            outputs = network.forward(channels_last(problem.transform(row, y)))
+        value = problem.patient_part(problem.squeeze_outputs(outputs), label, scalars, y)
+        by_x, *rest = network.gradient(value, [scalars, y])
+        each.append(torch.cat([by_x, torch.cat(rest) - term.public(problem)]))
+    return torch.stack(each)
+
+
+def _is_built_in(problem: NetworkProblem) -> bool:
+    return type(problem).__module__.startswith(BUILT_IN)
+
+
 def _dense(problem: NetworkProblem) -> Dense | None:
     """Return the layers that rows may share a pass through: in code from outside one row could see the others."""
-    return dense_layers(problem.network) if type(problem).__module__.startswith(BUILT_IN) else None
+    return dense_layers(problem.network) if _is_built_in(problem) else None
 
 
 def _leaves(module: nn.Module) -> Iterator[nn.Module]:
