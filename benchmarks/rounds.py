@@ -25,7 +25,7 @@ from edelweiss.common.memory import keep_freed_memory
 from edelweiss.config import RunConfig
 from edelweiss.datasets import DataSummary, load_site
 from edelweiss.federation import Site
-from edelweiss.federation.messages import message, order
+from edelweiss.federation.messages import common_fields, message
 from edelweiss.federation.wire import pack, unpack
 from edelweiss.server_app import simulate
 
@@ -53,7 +53,7 @@ def messages(rounds: int) -> float:
     cost = {"gradients": 1, "samples": 0, "seconds": 0.0, "memory-from": 0, "memory-kept": 0}
     for _ in range(rounds):
         began, sent = time.perf_counter(), pack({"x": x, "y": x})
-        told = order(common, config.strategy.context(1, 1, "train", SITES))
+        told = common_fields(common, config.strategy.context(1, 1, "train", SITES))
         for site in sites:
             asked = message(sent, told, site, "train")
             plain(asked.content, "config", ConfigRecord)

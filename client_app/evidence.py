@@ -34,14 +34,14 @@ _SCORES: WeakKeyDictionary[Samples, dict[bytes, Floats]] = WeakKeyDictionary()
 MODELS = 2  # the run's model, and the one that it is compared with
 
 
-def told(
+def evidence_records(
     site: OpenSite, request: Request, model: Arrays, other: Arrays, *, evaluated: bool
 ) -> dict[str, dict[str, Any]]:
-    """Return the records of the first answer by name, of several labels one for each.
+    """Return the records of the first reply by name, one for each label.
 
-    They are empty where the site has no evaluation, where the model has diverged, which the evaluation says, and where
-    a label is not known of anybody. ``other`` is the model that the run is compared with, empty for none; the problem
-    has its statistics afterwards.
+    A record is empty if the site sends no evaluation, if the model has diverged (as the evaluation shows), or if no
+    sample has a known value of the label. ``other`` is the model for comparison, empty for none; afterwards the problem
+    holds its batch-norm statistics.
     """
     names = record_names(site.run.several or ("",))
     found: dict[str, dict[str, Any]] = {name: {} for name in names.values()}
@@ -56,7 +56,7 @@ def told(
     for place, name in enumerate(names.values()):
         if (known := labels[:, place] >= 0).any():
             theirs = None if scores_of_other is None else scores_of_other[known, place]
-            found[name] = _told(site, known, scores[known, place], labels[known, place], theirs).record()
+            found[name] = _reported(site, known, scores[known, place], labels[known, place], theirs).record()
     return found
 
 
@@ -76,7 +76,7 @@ def own_maps(site: OpenSite, request: Request, model: Arrays) -> list[Entry | No
     return found
 
 
-def _told(site: OpenSite, known: Mask, scores: Floats, labels: Floats, theirs: Floats | None) -> Reported:
+def _reported(site: OpenSite, known: Mask, scores: Floats, labels: Floats, theirs: Floats | None) -> Reported:
     """Return the statistics of one label over the held-out samples with a known value; ``theirs``: other scores."""
     patients = _patients(site, known)
     groups = subgroups(site, known, scores, labels, patients)
@@ -90,15 +90,17 @@ def _told(site: OpenSite, known: Mask, scores: Floats, labels: Floats, theirs: F
     return Reported(own, design, groups, compared, covariance, Counts.of(theirs, labels) if shares else None)
 
 
-def differing(site: OpenSite, request: EvaluateRequest, model: Arrays, other: Arrays) -> dict[str, dict[str, Any]]:
-    """Return the records of the second answer by name, of several labels one for each that was asked for.
+def comparison_records(
+    site: OpenSite, request: EvaluateRequest, model: Arrays, other: Arrays
+) -> dict[str, dict[str, Any]]:
+    """Return the records of the second reply by name, one for each requested label.
 
-    Asked with the counts of all sites, they say how much the model and the ``other`` one differ.
+    They compare the model with the ``other`` one; the request has the pooled counts of all sites.
 
     Raises
     ------
     RefusedError
-        Where groups of patients are told only. And where counts of all sites lack some of this one's.
+        If scores are coarsened, or the pooled counts omit this site's.
     """
     if not site.exact:
         raise RefusedError(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from edelweiss.client_app.errors import RefusedError
-from edelweiss.client_app.evidence import differing, own_maps, told
+from edelweiss.client_app.evidence import comparison_records, evidence_records, own_maps
 from edelweiss.client_app.fine_tuning import fine_tuned
 from edelweiss.client_app.model_card import write_card
 from edelweiss.client_app.model_metadata import model_facts
@@ -127,7 +127,7 @@ def evaluate(request: EvaluateRequest, site: OpenSite) -> Outgoing:
     store = here.memory()
     memory = store.load(problem.device, before=(request.context.round + 1, 0))
     taken(memory)  # rounding errors are no part of a model
-    own = {} if memory else store.kept(problem.device)
+    own = {} if memory else store.own_model(problem.device)
     kept_here = "buffers" in (memory or own)
     statistics = _load_statistics(problem, sent, memory or own)
     model = own or strategy.personal(sent, memory, here.fresh)
@@ -141,10 +141,10 @@ def evaluate(request: EvaluateRequest, site: OpenSite) -> Outgoing:
     more = False  # whether a second request follows; a run stopped before it needs the memory
     other = request.other.on(problem.device)
     if request.merged:
-        answer = Outgoing.records(**differing(site, request, model, other))
+        answer = Outgoing.records(**comparison_records(site, request, model, other))
     else:
         metrics = here.evaluation(model)
-        reported = told(site, request, model, other, evaluated=bool(metrics)) if site.gives_evidence else {}
+        reported = evidence_records(site, request, model, other, evaluated=bool(metrics)) if site.gives_evidence else {}
         answer = Outgoing.records(metrics=metrics, **reported)
         more = any(
             record.get("other-positive-scores") or record.get("other-negative-scores") for record in reported.values()
@@ -153,7 +153,7 @@ def evaluate(request: EvaluateRequest, site: OpenSite) -> Outgoing:
         mine["buffers"] = statistics
     if mine:
         facts = model_facts(site.run, request.data_summary, site.data_config, data, own=not shared, maps=maps)
-        path = store.keep(mine, facts)
+        path = store.save_own_model(mine, facts)
         if "x" in mine and (shared or site.guarded):
             write_card(path, site.run, own=not shared)
     if not more:

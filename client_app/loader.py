@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from edelweiss.datasets import Augmentation, Sampler, Samples
-    from edelweiss.datasets.samplers import Mark as Place
+    from edelweiss.datasets.samplers import Mark as SamplerMark
     from edelweiss.problems import Batch, Problem
 
-    Mark = tuple[int, Tensor, Place]
+    Mark = tuple[int, Tensor, SamplerMark]
     Drawn = tuple[Batch | None, Tensor | None]
     """A batch, and the positions of its samples if `Batches` records them."""
 

@@ -33,7 +33,7 @@ log = logging.getLogger("edelweiss")
 
 SUFFIX = ".safetensors"
 
-Place = tuple[float, float]
+Position = tuple[float, float]
 """A position in a run: round, and index of the phase."""
 
 Provenance = dict[str, str | int]
@@ -116,16 +116,16 @@ class Memory:
         return self._state / "models" / f"{self._run}-{self._site}.safetensors"
 
     @cached_property
-    def _places(self) -> list[Place]:
+    def _positions(self) -> list[Position]:
         """The positions with a memory; no other process writes any while a message is answered."""
-        return places(self.folder)
+        return positions(self.folder)
 
     def opened(self) -> Memory:
         """Return the memory for a new message, reread because another process may have written since."""
-        self.__dict__.pop("_places", None)
+        self.__dict__.pop("_positions", None)
         return self
 
-    def load(self, device: torch.device, before: Place) -> Arrays:
+    def load(self, device: torch.device, before: Position) -> Arrays:
         """Return the last memory before a position; empty if there is none or it cannot be read.
 
         Raises
@@ -133,49 +133,49 @@ class Memory:
         StateError
             If it has another origin.
         """
-        place = self.latest(before)
-        return self._read(path_of(self.folder, place), device) if place else {}
+        position = self.latest(before)
+        return self._read(path_of(self.folder, position), device) if position else {}
 
-    def latest(self, before: Place) -> Place | None:
+    def latest(self, before: Position) -> Position | None:
         """Return the position of the last memory before a position; None without one."""
-        return max([place for place in self._places if place < before], default=None)
+        return max([position for position in self._positions if position < before], default=None)
 
-    def save(self, arrays: Arrays, at: Place, committed: int) -> None:
+    def save(self, arrays: Arrays, at: Position, committed: int) -> None:
         """Save the memory after a position; the write is atomic.
 
         Parameters
         ----------
         arrays : Arrays
             May be empty.
-        at : Place
+        at : Position
             Memories of this and later positions are discarded.
         committed : int
             The run will not go back before the end of this round. Earlier memories are deleted, except the one at its
             end and the last one before ``at``.
         """
-        saved = self._places
-        earlier, stay = [place for place in saved if place < at], set()
+        saved = self._positions
+        earlier, stay = [position for position in saved if position < at], set()
         if committed < at[0]:
-            stay = {*earlier[-1:], *[place for place in earlier if place <= (committed, math.inf)][-1:]}
+            stay = {*earlier[-1:], *[position for position in earlier if position <= (committed, math.inf)][-1:]}
         if arrays or stay:  # an empty memory replaces an earlier one
             self._write(path_of(self.folder, at), arrays, self.provenance or {})
             stay.add(at)
-        for place in saved:
-            if place not in stay:
-                path_of(self.folder, place).unlink(missing_ok=True)
-        self._places = sorted(stay)
+        for position in saved:
+            if position not in stay:
+                path_of(self.folder, position).unlink(missing_ok=True)
+        self._positions = sorted(stay)
 
     def shortage(self) -> str:
         """Warn if the disk has no room for about three memories of two vectors as long as x; empty if it has."""
         needed = 3 * 2 * 4 * int((self.provenance or {}).get("d", 0))
-        place = self.folder
-        while not place.exists():
-            place = place.parent
-        free = shutil.disk_usage(place).free
+        folder = self.folder
+        while not folder.exists():
+            folder = folder.parent
+        free = shutil.disk_usage(folder).free
         return f"the state folder has {free:,} bytes free but needs about {needed:,}" if free < needed else ""
 
-    def kept(self, device: torch.device) -> Arrays:
-        """Return the model that `keep` saved in this run; empty before that.
+    def own_model(self, device: torch.device) -> Arrays:
+        """Return the model saved by `save_own_model` in this run; empty before that.
 
         Raises
         ------
@@ -201,7 +201,7 @@ class Memory:
         """The origin of a saved model; includes the run, since two runs and sites may give the same file name."""
         return {**(self.provenance or {}), **self._owner}
 
-    def keep(self, model: Arrays, facts: Mapping[str, object]) -> Path:
+    def save_own_model(self, model: Arrays, facts: Mapping[str, object]) -> Path:
         """Save the site's own model permanently; return its path.
 
         Parameters
@@ -224,7 +224,7 @@ class Memory:
     def forget(self) -> None:
         """Remove the memory, and the run's folder if it is then empty."""
         shutil.rmtree(self.folder, ignore_errors=True)
-        self._places = []
+        self._positions = []
         with contextlib.suppress(OSError):
             self.folder.parent.rmdir()
 
@@ -264,11 +264,11 @@ def memory_folder(state_dir: Path, run: str, site: str) -> Path:
 
 def forget_all_but_last(folder: Path, server_round: int) -> None:
     """Remove a site's memories from before the end of a round, except the last."""
-    for place in [place for place in places(folder) if place[0] <= server_round][:-1]:
-        path_of(folder, place).unlink(missing_ok=True)
+    for position in [position for position in positions(folder) if position[0] <= server_round][:-1]:
+        path_of(folder, position).unlink(missing_ok=True)
 
 
-def places(folder: Path) -> list[Place]:
+def positions(folder: Path) -> list[Position]:
     """Return the positions with a memory in a site's folder, ascending."""
     try:
         names = os.listdir(folder)
@@ -282,9 +282,9 @@ def places(folder: Path) -> list[Place]:
     )
 
 
-def path_of(folder: Path, place: Place) -> Path:
+def path_of(folder: Path, position: Position) -> Path:
     """Return the file of the memory at a position."""
-    return folder / f"{place[0]}-{place[1]}{SUFFIX}"
+    return folder / f"{position[0]}-{position[1]}{SUFFIX}"
 
 
 def _described(provenance: Mapping[str, object]) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from edelweiss.client_app.policy.coarsening import dealt
+from edelweiss.client_app.policy.coarsening import evaluation_parts
 from edelweiss.common import PROCESS_CACHE, Value, arguments
 from edelweiss.common.memory import return_freed_memory
 from edelweiss.datasets import DataConfig, DataSummary, load_site
@@ -68,7 +68,7 @@ def prepared(
 
 @PROCESS_CACHE.keeps(64)
 def loaded_once(config: DataConfig, site: int, sites: int) -> SiteData:
-    """Return what `load_site` does; once per process."""
+    """Call `load_site`; once per process."""
     return load_site(config, site, sites)
 
 
@@ -76,25 +76,25 @@ def loaded_once(config: DataConfig, site: int, sites: int) -> SiteData:
 def prepared_once(
     config: DataConfig, site: int, sites: int, device: str, data_summary: DataSummary, hidden: tuple[int, ...] = ()
 ) -> tuple[Samples, Samples]:
-    """Return what `prepared` does for a site that each message opens anew; once per process."""
+    """Call `prepared` for a site that is reopened for every message; once per process."""
     return prepared(loaded_once(config, site, sites), device, data_summary, hidden)
 
 
 @PROCESS_CACHE.latest
 def described_data(run: RunConfig, data_dir: str, label: str, data_root: str) -> DataConfig:
-    """Describe data of which nothing but a stamp changes while the process runs; see `RunConfig.data`."""
+    """Return the data config of data that stay constant, apart from a stamp; see `RunConfig.data`."""
     return run.data(data_dir, label, data_root)
 
 
 @PROCESS_CACHE.latest
 def own_data(config: DataConfig, *own: object) -> DataConfig:
-    """Describe a hospital's own data, given its own values of the fields `OWN_FIELDS`."""
+    """Return a hospital's data config, given its values of the fields `OWN_FIELDS`."""
     return replace(config, **dict(zip(OWN_FIELDS, own, strict=True)))  # type: ignore[arg-type]
 
 
 @PROCESS_CACHE.keeps(32)
 def data_hash(config: DataConfig) -> str:
-    """Return a hash of all that a hospital's own data say, and of who is held out; once per process."""
+    """Return a hash of a hospital's data and held-out split; once per process."""
     data = loaded_once(config, 0, 1)
     digest, inputs = hashlib.sha256(), data.train.inputs
     for block in in_blocks(inputs, torch.arange(len(inputs))):
@@ -106,15 +106,15 @@ def data_hash(config: DataConfig) -> str:
 
 @PROCESS_CACHE.keeps(32)
 def dealt_once(config: DataConfig) -> list[torch.Tensor]:
-    """Deal a hospital's held-out patients into parts; once per process."""
-    return dealt(loaded_once(config, 0, 1), config.key)
+    """Split a hospital's held-out patients into parts; once per process."""
+    return evaluation_parts(loaded_once(config, 0, 1), config.key)
 
 
 @PROCESS_CACHE.latest
 def open_sites(run_id: int) -> dict[object, tuple[object, object, OpenSite]]:
-    """Return the sites that stay open from message to message, of the run that the process is at.
+    """Return the sites of the current run that stay open between messages.
 
-    Each with the two configurations that it is opened by, by their ``id``: it holds them, so these are theirs.
+    Keyed by ``id`` of the run-config and node-config; the entry keeps these objects alive, so the ids stay unique.
     """
     return {}
 

@@ -80,10 +80,10 @@ def require_sound(incoming: Incoming, site: OpenSite) -> Request | None:
 
 @PROCESS_CACHE.latest
 def _said(run: RunConfig, last: bool, gives_evidence: bool, *items: Any) -> tuple[int, dict[str, Any], tuple[Any, ...]]:
-    """Check and parse what a message tells all sites, its keys and then its values; once for those of a process.
+    """Check and parse a message's common header, given as keys and then values; once for all sites of a process.
 
-    Returns how many sites take part, 0 where what it says of itself is wrong; fields of a `Request`; and what it says
-    of the data of all sites, its keys and then its values.
+    Returns (sites, request fields, summary items); sites is 0 if the header is invalid. Summary items are the keys of
+    the data summary, then its values.
     """
     said = _paired(items)
     if _wrong_config({**said, "site": 0, "name": "any"}, run, gives_evidence, last=last):
@@ -101,7 +101,7 @@ def _paired(items: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def _wrong_config(config: Mapping[str, Any], run: RunConfig, gives_evidence: bool, *, last: bool) -> list[str]:
-    """Return what is wrong with what a message says of itself."""
+    """Return the errors in a message's header."""
     told = {key: value for key, value in config.items() if key not in SUMMARY_KEYS}
     schema, labels = _message(run, last), max(1, len(run.several))
     if last and "merged" in told and gives_evidence and run.compare_with and not run.personalised:
@@ -143,9 +143,9 @@ def _message(run: RunConfig, last: bool) -> Schema:
 def _data_summary(
     run: RunConfig, form: tuple[tuple[int, ...], int] | None, *items: Any
 ) -> tuple[list[str], DataSummary]:
-    """Check and parse what a message says of all sites' data, its keys and then its values; in a run it is the same.
+    """Check and parse the data summary, given as keys and then values; constant during a run.
 
-    ``form`` is the shape of this site's inputs and how many classes it has; None: it is without data.
+    ``form`` is the shape of this site's inputs and its number of classes; None without data.
     """
     shape, classes = form or ((), 2)
     told, multiclass, labels = _paired(items), PROBLEMS[run.problem].multiclass, run.several if form else ()
@@ -155,12 +155,12 @@ def _data_summary(
 
 @PROCESS_CACHE.latest
 def _known(data_summary: DataSummary) -> DataSummary:
-    """Return the equal one of the message before, so that what is kept by it is found by identity."""
+    """Reuse the previous equal summary, so that identity-keyed caches hit."""
     return data_summary
 
 
 def _wrong_arrays(incoming: Incoming, request: Request, site: OpenSite) -> list[str]:
-    """Return what is wrong with the vectors of a message that says the truth about itself."""
+    """Return the errors in the vectors of a message whose header is valid."""
     record, messages, sent = incoming.content[ARRAYS], site.in_run(request).messages, request.sent
     context = request.context
     if isinstance(request, EvaluateRequest):
@@ -180,7 +180,7 @@ def _wrong_arrays(incoming: Incoming, request: Request, site: OpenSite) -> list[
 
 
 def _wrong_values(sent: Vectors, strategy: FederatedStrategy, context: RoundContext, d: int) -> list[str]:
-    """Return what is wrong with the values of vectors, which have the names, shapes and types that they may have."""
+    """Return the errors in the values of vectors, after the shape checks."""
     if wrong := _overflowing(beyond(sent.meant)):
         return wrong
     text = (unfit(sent.written) if sent.rounded else "") or strategy.unfit(sent.meant, context, d)

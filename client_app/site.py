@@ -16,7 +16,7 @@ from edelweiss.client_app.policy import Policy
 from edelweiss.client_app.policy.coarsening import coarse
 from edelweiss.client_app.policy.plug_ins import load_allowed
 from edelweiss.client_app.policy.records import Records
-from edelweiss.client_app.policy.suppression import hidden_labels, no_evaluation, otherwise, protected
+from edelweiss.client_app.policy.suppression import hidden_labels, no_evaluation, policy_overrides, protected
 from edelweiss.client_app.process_cache import (
     Options,
     cached_problem,
@@ -236,7 +236,7 @@ class OpenSite:
         )
         if not self.guarded:
             return replace(facts, notes=tuple(line[:LONGEST_NOTE] for line in data.change_log))
-        notes = otherwise(self.run, self.policy)
+        notes = policy_overrides(self.run, self.policy)
         if self.policy.compare_patients and data.by_patient:
             facts = replace(facts, patients=patient_hashes(data, self.policy.compare_patients))
         elif self.policy.compare_patients:
@@ -253,13 +253,13 @@ class OpenSite:
 
         return SitePrivacy.simulated(self.run, data, max(0, self.node.partition_id))
 
-    def in_run(self, request: Request) -> InRun:
-        """Return the site in its place in the run that a request is of."""
+    def in_run(self, request: Request) -> SiteInRun:
+        """Return the cached objects of this site in the run of a request."""
         return self._in_run(*request.lasting)
 
     @cached_property
-    def _in_run(self) -> latest[InRun]:
-        return latest(partial(InRun, self))
+    def _in_run(self) -> latest[SiteInRun]:
+        return latest(partial(SiteInRun, self))
 
     @cached_property
     def form(self) -> tuple[tuple[int, ...], int] | None:
@@ -279,8 +279,8 @@ class OpenSite:
 
 
 @dataclass(frozen=True, eq=False)
-class InRun:
-    """A site in its place in a run: the objects that both determine, each made once."""
+class SiteInRun:
+    """Cached objects of one site in one run."""
 
     site: OpenSite
     # key, index, name, sites, data_summary: constant during the run, see `Request.lasting`
@@ -293,9 +293,7 @@ class InRun:
     def _problem_key(self, index: int) -> tuple[str, Setting, Options]:
         run = self.site.run
         if PROBLEMS[run.problem].needs_data and not self.data_summary.shape:
-            raise ConfigError(
-                "message", ["it says nothing of the data: start() needs the cohort's facts as train_config"]
-            )
+            raise ConfigError("message", ["it has no data summary: start() needs its fields as train_config"])
         return run.problem, run.setting(self.data_summary, self.site.device, index), tuple(run.options.items())
 
     @cached_property
@@ -305,7 +303,7 @@ class InRun:
 
     @cached_property
     def own_problem(self) -> Problem:
-        """The problem as this site trains on it: with its own shares of the classes, where it asks for them."""
+        """The problem for local training: with the site's own class shares, if it uses them."""
         if (privacy := self.site.privacy) is not None:
             own = self.problem.differs_by_site(self.site.strategy.own_dual)
             return self.problem.of_site(privacy.counted_labels) if own else self.problem
@@ -354,7 +352,7 @@ class InRun:
         """
         site, (_, held_out) = self.site, self.samples
         if site.run.private:
-            return {}  # an evaluation is an answer about patients, too
+            return {}  # an evaluation reveals patients as well
         problem, data = self.own_problem if site.strategy.own_dual else self.problem, site.data()
         if data is None or held_out is None:
             return problem.metrics(model["x"], model.get("y"), None)

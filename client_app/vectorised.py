@@ -39,8 +39,8 @@ class Update:
 
     Attributes
     ----------
-    strategy, problem, sent, memory, turn
-        As `Algorithm.local_update` wants them.
+    strategy, problem, sent, memory, context
+        The arguments of `Algorithm.local_update`.
     oracle : callable
         Returns a new oracle of the client at the beginning of the round.
     """

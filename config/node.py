@@ -24,7 +24,7 @@ def site_name(text: str) -> str:
     return text
 
 
-def place(text: str) -> str:
+def local_path(text: str) -> str:
     """Return a valid path of this machine."""
     try:
         as_path(text)
@@ -34,7 +34,7 @@ def place(text: str) -> str:
 
 
 SiteName = Annotated[str, AfterValidator(site_name)]
-Place = Annotated[str, AfterValidator(place)]
+LocalPath = Annotated[str, AfterValidator(local_path)]
 Volume = Annotated[float, Field(ge=0, le=1e6)]
 Part = Annotated[int, Field(ge=-1, le=10**9)]
 Parts = Annotated[int, Field(ge=0, le=10**9)]
@@ -48,24 +48,24 @@ class SiteConfig(Keys):
         description="name of the site in reports and in the order of sums; two may not look the same; default: from "
         "partition-id",
     )
-    data_dir: Place = Field("", description='folder with the site\'s own data; needed for dataset = "site"')
-    state_dir: Place = Field(
+    data_dir: LocalPath = Field("", description='folder with the site\'s own data; needed for dataset = "site"')
+    state_dir: LocalPath = Field(
         "",
         description="folder for the site's state and personal models, which survives a restart; default: a private "
         "temporary folder, never one that a run names",
     )
-    study: Place = Field(
+    study: LocalPath = Field(
         "",
         description="the coordinator's TOML file that describes a table's columns; yours may have your own spelling",
     )
     label: str = Field("", description="label column; default: the one that a run names")
-    policy: Place = Field(
+    policy: LocalPath = Field(
         "", description="TOML file with the site's rules in its table [policy]; default: rules that protect patients"
     )
     follow_links: bool = Field(False, description="whether links in data-dir may lead to images outside it")
     image_cache: Volume = Field(20.0, description="GB of decoded images cached in state-dir; 0: no cache")
     device: str = Field("", description="auto, cpu, cuda, cuda:1; default: the run's device")
-    data_root: Place = Field(
+    data_root: LocalPath = Field(
         "",
         description="folder with public data sets; default: the run's data-root, none for a site with data-dir",
     )

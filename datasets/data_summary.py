@@ -42,12 +42,12 @@ class DataSummary:
 
     @classmethod
     def wrong(cls, record: Mapping[str, Any]) -> list[str]:
-        """Return what in a record that somebody wrote to a file cannot be."""
+        """Return the invalid entries of a stored summary."""
         known = {key: record[key] for key in SUMMARY if key in record}
         return record_errors(known, SUMMARY, optional=SUMMARY) or [*from_record(cls, known).contradictions()]
 
     def contradictions(self) -> Iterator[str]:
-        """Yield what cannot be true of any data, though each value by itself can."""
+        """Yield contradictions between values that are valid by themselves."""
         width = self.shape[0] if self.shape else 0
         if self.shares and len(self.shares) != self.classes:
             yield f"shares = {shown(self.shares)}: must be a share from 0 to 1 for each class"

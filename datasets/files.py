@@ -39,7 +39,7 @@ def _folder(name: str, text: str) -> Path:
 
 
 @dataclass(frozen=True)
-class Places:
+class SearchPath:
     """The search path of files, and whether they may be downloaded."""
 
     roots: tuple[Path, ...]  # folders, at least one, in the order of the search; downloads go to the last
@@ -47,9 +47,9 @@ class Places:
     download: bool  # whether missing files may be downloaded
 
     @classmethod
-    def of(cls, data_root: str, download: bool) -> Places:
+    def of(cls, data_root: str, download: bool) -> SearchPath:
         """Return a run's folder; where it names none, that of EDELWEISS_DATA, if set, and then the cache folder."""
-        return _places(data_root, download, *map(os.environ.get, ("EDELWEISS_DATA", "EDELWEISS_CACHE", "HOME")))
+        return _search_path(data_root, download, *map(os.environ.get, ("EDELWEISS_DATA", "EDELWEISS_CACHE", "HOME")))
 
     @property
     def target(self) -> Path:
@@ -66,14 +66,14 @@ class Places:
 
 
 @latest
-def _places(data_root: str, download: bool, named: str | None, *_: str | None) -> Places:
-    """Return the places for an environment, shared by the sites of a process."""
+def _search_path(data_root: str, download: bool, named: str | None, *_: str | None) -> SearchPath:
+    """Return the search path for an environment, shared by the sites of a process."""
     if data_root:
-        return Places((_folder("data-root", data_root),), "data-root", download)
+        return SearchPath((_folder("data-root", data_root),), "data-root", download)
     if named:
         roots = (_folder("EDELWEISS_DATA", named), cache_folder())
-        return Places(roots, "EDELWEISS_DATA or the cache folder (data-root is empty)", download)
-    return Places((cache_folder(),), "the cache folder (data-root and EDELWEISS_DATA are empty)", download)
+        return SearchPath(roots, "EDELWEISS_DATA or the cache folder (data-root is empty)", download)
+    return SearchPath((cache_folder(),), "the cache folder (data-root and EDELWEISS_DATA are empty)", download)
 
 
 def from_torchvision(class_name: str, root: Path, download: bool = False, part: str = "train") -> tuple[Any, Any]:
@@ -88,21 +88,21 @@ def from_torchvision(class_name: str, root: Path, download: bool = False, part: 
 
 
 def downloaded(
-    name: str, class_name: str, places: Places, sought: Sequence[object], part: str = "train"
+    name: str, class_name: str, search_path: SearchPath, sought: Sequence[object], part: str = "train"
 ) -> tuple[Any, Any]:
     """Download a torchvision data set, or raise an error with the searched paths and the fix."""
     reason = "download is false"
-    if places.download:
+    if search_path.download:
         try:
-            return from_torchvision(class_name, places.target, download=True, part=part)
+            return from_torchvision(class_name, search_path.target, download=True, part=part)
         except (DataError, ImportError) as error:
             reason = f"the download failed ({error})"
     raise DataError(
         f"{name} was not found and {reason}. Looked for:\n  " + "\n  ".join(map(str, sought)) + "\nPut the files "
         "there, set data-root to the folder that has them, or run once where the internet can be reached: "
         f'python -c "from torchvision.datasets import {class_name} as D; '
-        f"[D('{places.target}', {part}=value, download=True) for value in (True, False)]\"",
-        f"{name} was not found under {places.names} and could not be downloaded",
+        f"[D('{search_path.target}', {part}=value, download=True) for value in (True, False)]\"",
+        f"{name} was not found under {search_path.names} and could not be downloaded",
     )
 
 

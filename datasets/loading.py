@@ -16,7 +16,7 @@ from edelweiss.common import PROCESS_CACHE, shown
 from edelweiss.common.schema import is_file_name
 from edelweiss.datasets.config import FOLDERS, SITE, TABLE, DataConfig
 from edelweiss.datasets.errors import DataError
-from edelweiss.datasets.files import Places
+from edelweiss.datasets.files import SearchPath
 from edelweiss.datasets.labels import stratum
 from edelweiss.datasets.partition import NATURAL, Rows, partition
 from edelweiss.datasets.patient_ids import keyed_holdout
@@ -37,7 +37,7 @@ from edelweiss.datasets.splits import (
 
 INSTEAD = (
     ". Rows of a group stay together, unless partition sites or split-sites makes sites of groups, or a column "
-    "'patient' or a study file says whose each row is: then iid, dirichlet and by-class deal patients"
+    "'patient' or a study file gives the patient of each row: then iid, dirichlet and by-class assign patients"
 )
 
 
@@ -53,13 +53,12 @@ class SiteData:
     classes: int  # number of classes: 2 in a binary run
     missing: int  # number of missing values in the training rows
     features: tuple[str, ...] = ()  # column names of a table, in the order of the inputs; empty for images
-    # patient_ids, row_ids: of all rows that the samples are taken from: see `datasets.source.Source`. In a simulation
-    # what each row is dealt with, a patient or a group. None but for a hospital's own, or where a column says whose a
-    # row is
+    # patient_ids, row_ids: of all rows of the source, see `datasets.source.Source`; in a simulation, the patient or
+    # group by which a row is assigned to a site. None without patient ids
     patient_ids: Digests | None = None
     row_ids: Digests | None = None
-    by_patient: bool = False  # whether a column says whose a row is
-    # warnings, notes: what may be a mistake in a hospital's own table, and which of its rows were left out
+    by_patient: bool = False  # whether a column has the patient of each row
+    # warnings, notes: likely mistakes in a hospital's own table, and its rows that were left out
     warnings: tuple[DataError, ...] = ()
     notes: tuple[str, ...] = ()
     # the changes between the files and the samples of all sites, a line each, with counts
@@ -83,7 +82,7 @@ def load_site(config: DataConfig, site: int, sites: int) -> SiteData:
     name, own = f"site-{site}", config.dataset == SITE
     if own:
         site, sites = 0, 1
-    pool, (splits, change_log) = _parts(config, Places.of(config.data_root, config.download), sites)
+    pool, (splits, change_log) = _parts(config, SearchPath.of(config.data_root, config.download), sites)
     if config.partition == "sites" and not own:
         name = pool.source.group_names[site] if site < len(pool.source.group_names) else name
     train, held_out = (torch.from_numpy(rows[site]) for rows in splits)
@@ -131,13 +130,13 @@ def load_test(config: DataConfig) -> Samples | None:
     DataError
         The data cannot be read, or the class lists do not fit it.
     """
-    pool = pool_of(config, Places.of(config.data_root, config.download))
+    pool = pool_of(config, SearchPath.of(config.data_root, config.download))
     return Samples(pool.source.inputs, pool.labels, torch.from_numpy(pool.test)) if len(pool.test) else None
 
 
 def common_test_patients(config: DataConfig) -> Ints | None:
     """Return the patient or group of each common test row, as numbers; None if unknown."""
-    pool = pool_of(config, Places.of(config.data_root, config.download))
+    pool = pool_of(config, SearchPath.of(config.data_root, config.download))
     return Units.among(pool.unit[pool.test]).of if pool.whole else None
 
 
@@ -154,7 +153,7 @@ def features_of(config: DataConfig) -> tuple[str, ...]:
     if config.dataset == SITE:
         return tuple(sorted(column.name for column in config.study.columns)) if config.study else ()
     if config.dataset in (TABLE, FOLDERS):
-        return pool_of(config, Places.of(config.data_root, config.download)).source.features
+        return pool_of(config, SearchPath.of(config.data_root, config.download)).source.features
     if config.dataset in SOURCES.given:
         with suppress(Exception):  # of the caller's function: a coordinator may lack what its sites have
             return outside_source(config.dataset).features
@@ -165,22 +164,22 @@ def class_names_of(config: DataConfig) -> tuple[str, ...]:
     """Return the label value of each class, for a table on this machine; else nothing."""
     if config.dataset not in (TABLE, FOLDERS):
         return ()
-    return pool_of(config, Places.of(config.data_root, config.download)).source.class_names
+    return pool_of(config, SearchPath.of(config.data_root, config.download)).source.class_names
 
 
 Splits = tuple[tuple[SiteRows, SiteRows], tuple[str, ...]]
 
 
 @PROCESS_CACHE.latest
-def _parts(config: DataConfig, places: Places, sites: int) -> tuple[Pool, Splits]:
+def _parts(config: DataConfig, search_path: SearchPath, sites: int) -> tuple[Pool, Splits]:
     """Return pool and splits, shared by the sites."""
-    return pool_of(config, places), _splits(config, places, sites)
+    return pool_of(config, search_path), _splits(config, search_path, sites)
 
 
 @PROCESS_CACHE.keeps(16)
-def _splits(config: DataConfig, places: Places, sites: int) -> Splits:
+def _splits(config: DataConfig, search_path: SearchPath, sites: int) -> Splits:
     """Return the training and held-out rows of every site, and the log of changes."""
-    pool = pool_of(config, places)
+    pool = pool_of(config, search_path)
     labels, unit = stratum(pool.labels.numpy()[pool.train]), pool.unit[pool.train]
     if config.personal_test and not len(pool.test):
         raise DataError.plain(f"personal-test needs a test set, and {config.dataset} comes without: raise test-share")

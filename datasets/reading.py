@@ -17,7 +17,7 @@ from torch import Tensor
 from edelweiss.common import PROCESS_CACHE, shown
 from edelweiss.datasets.config import ARRAYS, FOLDERS, SITE, TABLE, DataConfig
 from edelweiss.datasets.errors import DataError, examples
-from edelweiss.datasets.files import Places
+from edelweiss.datasets.files import SearchPath
 from edelweiss.datasets.image_file import ImageForm
 from edelweiss.datasets.labels import Labels, stratum
 from edelweiss.datasets.partition import NATURAL
@@ -51,7 +51,7 @@ class Pool:
     change_log: tuple[str, ...]  # what was done to the rows so far, a line each, in numbers
 
 
-# The places of a data set depend on the environment, so they are part of each stage's cache key.
+# The search path of a data set depends on the environment, so it is part of each stage's cache key.
 
 
 @PROCESS_CACHE.keeps(1)
@@ -65,19 +65,21 @@ def _source(read: Callable[P, Source], stamp: tuple[int, int], *given: P.args, *
     return read(*given, **named)
 
 
-def _read_named(dataset: str, places: Places, form: ImageForm) -> Source:
+def _read_named(dataset: str, search_path: SearchPath, form: ImageForm) -> Source:
     row = SOURCES[dataset]
     if dataset not in SOURCES.built_in:
         return outside_source(dataset)
-    return row.read(places, form) if row.sized else row.read(places)
+    return row.read(search_path, form) if row.sized else row.read(search_path)
 
 
-def _read_folders(places: Places, label: str, binary: bool, images: ImageRules, labels: Labels | None) -> Source:
-    return read_folders(places, lambda folder: read_site(folder, label, binary, images, None, labels=labels))
+def _read_folders(
+    search_path: SearchPath, label: str, binary: bool, images: ImageRules, labels: Labels | None
+) -> Source:
+    return read_folders(search_path, lambda folder: read_site(folder, label, binary, images, None, labels=labels))
 
 
 @PROCESS_CACHE.keeps(16)
-def pool_of(config: DataConfig, places: Places) -> Pool:
+def pool_of(config: DataConfig, search_path: SearchPath) -> Pool:
     """Read a data set, once per process; see `datasets.load_site` for the errors."""
     label, how = (config.column, config.binary), (config.study, config.labels)
     if config.dataset == SITE:
@@ -87,9 +89,9 @@ def pool_of(config: DataConfig, places: Places) -> Pool:
     elif config.dataset == ARRAYS:
         source = _source(read_arrays, config.stamp, config.data_file)
     elif config.dataset == FOLDERS:
-        source = _source(_read_folders, NO_STAMP, places, *label, config.images, config.labels)
+        source = _source(_read_folders, NO_STAMP, search_path, *label, config.images, config.labels)
     else:
-        source = _source(_read_named, NO_STAMP, config.dataset, places, config.images.form)
+        source = _source(_read_named, NO_STAMP, config.dataset, search_path, config.images.form)
     if config.dataset == FOLDERS and not (config.binary or config.labels):
         _require_no_gap(source.classes)
     # For labels that may be unknown, the classes are the labels.
@@ -200,4 +202,4 @@ def table_warnings(config: DataConfig) -> tuple[DataError, ...]:
     """
     if config.dataset not in (TABLE, FOLDERS):
         return ()
-    return pool_of(config, Places.of(config.data_root, config.download)).source.warnings
+    return pool_of(config, SearchPath.of(config.data_root, config.download)).source.warnings

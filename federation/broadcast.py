@@ -69,7 +69,7 @@ class Broadcast:
         context : RoundContext
             The phase and round.
         told : mapping
-            Fields common to all sites, see `federation.messages.order`.
+            Fields common to all sites, see `federation.messages.common_fields`.
         known : mapping of int to float
             Known magnitudes of vectors, by their ``id``.
 

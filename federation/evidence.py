@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from edelweiss.federation.messages import EvaluateReply
-    from edelweiss.federation.sites import Site as Place
+    from edelweiss.federation.sites import Site as Participant
     from edelweiss.problems import Metrics
 
-First = dict["Place", tuple["Metrics", Reported]]
+First = dict["Participant", tuple["Metrics", Reported]]
 """A label's first replies by site: the evaluation and the statistics."""
 
 
@@ -32,9 +32,9 @@ class Evidence:
     def __init__(self, labels: Sequence[str]) -> None:
         self.labels = labels
         self.first: dict[str, First] = {label: {} for label in labels}
-        self._spreads: dict[tuple[str, Place], Spread] = {}
+        self._spreads: dict[tuple[str, Participant], Spread] = {}
 
-    def note(self, site: Place, reply: EvaluateReply) -> None:
+    def note(self, site: Participant, reply: EvaluateReply) -> None:
         """Add a site's first reply."""
         metrics = by_label(reply.metrics)
         for label, reported in reply.reported.items():
@@ -47,10 +47,10 @@ class Evidence:
         own, other = (Counts.total([pair[model] for pair in both]) for model in (0, 1))
         return (own, other) if all(own.sizes) else None
 
-    def comparisons(self) -> dict[Place, dict[str, list[bytes]]]:
+    def comparisons(self) -> dict[Participant, dict[str, list[bytes]]]:
         """Return the second request to the sites that reported both models: the pooled counts."""
         merged = {label: self.merged(label) for label in self.labels}
-        asked: dict[Place, dict[str, list[bytes]]] = {}
+        asked: dict[Participant, dict[str, list[bytes]]] = {}
         written: dict[tuple[bool, ...], dict[str, list[bytes]]] = {}  # one for all sites with the same labels
         for site in {site: None for first in self.first.values() for site in first}:
             told = [
@@ -64,7 +64,7 @@ class Evidence:
                 asked[site] = written[which]
         return asked
 
-    def compare(self, site: Place, spreads: Mapping[str, Spread]) -> None:
+    def compare(self, site: Participant, spreads: Mapping[str, Spread]) -> None:
         """Add a site's second reply."""
         for label, spread in spreads.items():
             self._spreads[label, site] = spread
@@ -76,7 +76,7 @@ class Evidence:
             for label, first in self.first.items()
         }
 
-    def _site(self, label: str, site: Place, metrics: Metrics, told: Reported) -> Site:
+    def _site(self, label: str, site: Participant, metrics: Metrics, told: Reported) -> Site:
         _, grouped = site_histograms(metrics)
         return Site(
             counts=_counts(metrics),

@@ -49,7 +49,7 @@ class Exchange:
     by_node : dict of int to Site
         The sites by node id.
     bytes_down, bytes_up : int
-        Bytes of all vectors sent to and received from the sites.
+        Bytes of all vectors sent, and of those received in usable replies.
     """
 
     # grid, timeout, on_reply, say: see `Delivery`

@@ -9,7 +9,7 @@ from flwr.app import MetricRecord
 
 from edelweiss.federation.errors import RunError, naming_round
 from edelweiss.federation.evidence import Evidence
-from edelweiss.federation.messages import message, order
+from edelweiss.federation.messages import common_fields, message
 from edelweiss.federation.wire import pack
 from edelweiss.problems.pooling import pool
 
@@ -70,7 +70,7 @@ class FinalEvaluation:
         """Write the messages to all sites, or, for a comparison, to the sites in ``asked``."""
         rounds = self.rounds
         context, model = rounds.context(rounds.count, rounds.algorithm.phases[-1]), self.model
-        told = order({**rounds.evaluate_config, **rounds.checkpoints.memory_fields(rounds.count)}, context)
+        told = common_fields({**rounds.evaluate_config, **rounds.checkpoints.memory_fields(rounds.count)}, context)
         messages = []
         for site in rounds.exchange.sites if asked is None else asked:
             sent = rounds.algorithm.final(rounds.state, model, context, site)

@@ -32,7 +32,7 @@ DTYPE = attrgetter("dtype")
 # ---------------------------------------------------------------------- at the coordinator, on the way out
 
 
-def order(config: Mapping[str, object], context: RoundContext) -> dict[str, object]:
+def common_fields(config: Mapping[str, object], context: RoundContext) -> dict[str, object]:
     """Return the message fields of a phase that are common to all sites."""
     told = {"app": fingerprint(), "round": context.round, "phase": context.phase, "sites": context.sites}
     return {**config, **told}
@@ -46,7 +46,7 @@ def message(
     asked: Mapping[str, object] | None = None,
     **more: ArrayRecord,
 ) -> Message:
-    """Write a message with the fields of `order`, and the site's index and name.
+    """Write a message with the common fields, and the site's index and name.
 
     Parameters
     ----------
@@ -85,9 +85,7 @@ class Vectors:
         self.arrays: dict[str, Array] = dict(arrays.items())  # Flower's own mapping takes ten times as long at a look
         self._written: Arrays | None = None
         self._meant: Arrays | None = None
-        self.checked: dict[
-            object, list[str]
-        ] = {}  # what was found wrong with the values, by what they were held against
+        self.checked: dict[object, list[str]] = {}  # errors in the values, by the context of the check
         self.placed: dict[torch.device, Arrays] = {}
 
     @property
@@ -122,7 +120,7 @@ class Vectors:
         return text
 
     def fit(self) -> None:
-        """Unpack them: somebody has found that each is what it says."""
+        """Unpack them; the caller has validated their shapes."""
         if self._written is None:
             self._written = unpack(self.arrays)
 

@@ -142,7 +142,7 @@ class ReplyChecker:
         return tuple(filter(None, by_label(self.example or {}))) or ("",)
 
     def _size(self, site: Site, label: str) -> tuple[int, int, int]:
-        """Return of how many samples that a site evaluated on a label is known, how many are positive, and `fewest`."""
+        """Return (known, positives, fewest) of a site's evaluation for a label."""
         n, positives, fewest = (
             self._counted[site][f"{kind}.{label}" if label else kind] for kind in ("n", "positives", "fewest")
         )

@@ -18,7 +18,7 @@ from edelweiss.federation.checkpoints import Checkpoints, Snapshot
 from edelweiss.federation.encoding import Encoding
 from edelweiss.federation.errors import DivergedError, StrategyError, naming_round
 from edelweiss.federation.final_evaluation import FinalEvaluation
-from edelweiss.federation.messages import order
+from edelweiss.federation.messages import common_fields
 from edelweiss.federation.observer import Observer
 from edelweiss.federation.replies import ReplyChecker
 from edelweiss.federation.returned_iterate import ReturnedIterate
@@ -181,7 +181,7 @@ class Rounds:
         model = self.model()
         scanned = magnitudes(model)
         read = self.answers.to_training(context, max(scanned.values(), default=0.0), evaluate=wanted)
-        told = order({**self.train_config, **self.checkpoints.memory_fields(r), "evaluate": wanted}, context)
+        told = common_fields({**self.train_config, **self.checkpoints.memory_fields(r), "evaluate": wanted}, context)
         known = {id(model[name]): most for name, most in scanned.items()}
         # The messages have no name here: the exchange drops each when it has been answered.
         replies = self.exchange(

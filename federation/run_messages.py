@@ -7,7 +7,7 @@ from itertools import chain, product
 from typing import TYPE_CHECKING
 from weakref import ReferenceType, ref
 
-from edelweiss.federation.algorithm import phases_of
+from edelweiss.federation.algorithm import Algorithm, phases_of
 from edelweiss.federation.encoding import Encoding
 from edelweiss.federation.errors import StrategyError
 from edelweiss.federation.schema import DTYPES, Shapes, Vector, misfits, shapes_of
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from flwr.app import ArrayRecord
 
-    from edelweiss.federation.algorithm import Algorithm
     from edelweiss.federation.stages import RoundContext
     from edelweiss.federation.table import Lengths, Row, Way
     from edelweiss.problems import Arrays, Problem
@@ -29,7 +28,7 @@ BUFFERS = "buffers"  # batch-norm statistics: they travel with every algorithm's
 class Case:
     """The vectors sent one way in rounds and phases with the same table rows."""
 
-    rows: list[Row]  # the table's rows that apply
+    rows: list[Row]  # the rows of the table that apply
     relays: bool  # whether a row is relayed, so that shapes depend on the site
     # meant, written: the allowed shapes, the usual first, decoded and on the wire; if a row is relayed, those of a site
     # without neighbours
@@ -99,31 +98,31 @@ class RunMessages:
         """Return the context of a phase."""
         return self.algorithm.context(server_round, self.rounds, phase, self.sites)
 
-    # ------------------------------------------------------------------ what there may be
+    # ------------------------------------------------------------------ the allowed vectors
 
     def down(self, context: RoundContext, site: int = 0, names: Iterable[str] = ()) -> list[Shapes]:
-        """Return what a site may be sent in a phase, the usual first; ``names`` are those of the arrays that came."""
+        """Return the shapes allowed down in a phase, the usual first; ``names`` are those of the received arrays."""
         case = self._case("down", context)
         if case.relays:
             return self._written("down", self._allowed(case.rows, context, site, names))
         return case.written
 
     def up(self, context: RoundContext) -> list[Shapes]:
-        """Return what a site may answer in a phase, the usual first."""
+        """Return the shapes allowed up in a phase, the usual first."""
         return self._case("up", context).written
 
     def kept(self, context: RoundContext) -> Shapes:
-        """Return what a site remembers after a phase."""
+        """Return the shapes of a site's memory after a phase."""
         return self._case("kept", context).meant[0]
 
     def final(self, site: int = 0, names: Iterable[str] = ()) -> list[Shapes]:
-        """Return what a site may be sent for the last evaluation, which is written exactly."""
+        """Return the shapes allowed down for the final evaluation, which is not quantised."""
         context = replace(self.context(self.rounds, self.algorithm.phases[-1]), round=self.rounds + 1)
         case = self._case("final", context)
         return self._allowed(case.rows, context, site, names) if case.rows else [self._start]
 
     def between_rounds(self) -> Shapes:
-        """Return what a site remembers from one round to the next: that of the first rounds which is largest."""
+        """Return the shapes of a site's memory between rounds: the largest of the first three rounds."""
         ends: list[Shapes] = []
         for r in range(1, min(3, self.rounds) + 1):
             *_, last = phases_of(self.algorithm, r, self.rounds, self.sites)
@@ -133,9 +132,9 @@ class RunMessages:
     # ------------------------------------------------------------------ checks
 
     def misfit(self, context: RoundContext, site: int, record: ArrayRecord) -> str:
-        """Say why a site cannot be sent these arrays in a phase; empty: it can. Of what goes to all it is asked once.
+        """Return why a phase's message may not contain these arrays; empty if it may.
 
-        Whoever asks has not changed the record since.
+        Cached for vectors common to all sites; the record must not be mutated.
         """
         place, known = self._fits
         if known is not None and known() is record and place == context:
@@ -146,19 +145,22 @@ class RunMessages:
         return text
 
     def require_declared(self, way: Way, arrays: Arrays, context: RoundContext, site: int = 0) -> None:
-        """Check what a half of the algorithm returned against its table.
+        """Check the vectors that a hook of the algorithm returned against its table.
 
         Raises
         ------
         StrategyError
-            Naming each vector that the table lacks or has otherwise, and what to write there.
+            Naming each vector that the table lacks or declares differently, and the fix.
         """
         found, case = shapes_of(arrays), self._case(way, context)
         declared = self._allowed(case.rows, context, site, arrays) if case.relays else case.meant
         if found in declared:
             return
         usual = min(declared, key=lambda one: len(found.items() ^ one.items()))
-        wrong = [self._undeclared(way, name, vector) for name, vector in found.items() if name not in usual]
+        later = way == "down" and context.round > 1
+        wrong = [self._undeclared(way, name, vector, later) for name, vector in found.items() if name not in usual]
+        if wrong and later and type(self.algorithm).broadcast is Algorithm.broadcast:
+            wrong.append("or override `broadcast`: the default sends the whole state, as `aggregate` returned it")
         for name, vector in usual.items():
             if name not in found:
                 wrong.append(f"{name!r} is declared ({way}) and missing: return it, or give its row a condition")
@@ -171,19 +173,19 @@ class RunMessages:
             + "; ".join(wrong)
         )
 
-    def _undeclared(self, way: Way, name: str, vector: Vector) -> str:
-        """Say that a vector is in no row, and which row it would be."""
+    def _undeclared(self, way: Way, name: str, vector: Vector, later: bool) -> str:
+        """Describe a vector that no row declares, with the row to add; ``later`` if round 1 went without it."""
         alike = [symbol for symbol in "dpbhi" if self._sizes[symbol] == vector.shape]
         length = " ".join(alike[:1] or map(str, vector.shape))
         if vector.dtype != self._start["x"].dtype:
             length = " ".join([vector.dtype, *map(str, vector.shape)])
-        written = f'{way}({name}="{length}")' if name.isidentifier() else f'{way}(**{{"{name}": "{length}"}})'
-        return f"{name!r}, {vector}, is in no row: add {written}"
+        written = f'{name}="{length}"' if name.isidentifier() else f'**{{"{name}": "{length}"}}'
+        return f"{name!r}, {vector}, is in no row: add {way}({'LATER, ' * later}{written})"
 
     # ------------------------------------------------------------------ the table, with lengths
 
     def _case(self, way: Way, context: RoundContext) -> Case:
-        """Return the vectors of a phase, which a run resolves once for each set of rows that hold."""
+        """Return the vectors of a phase, resolved once per set of applicable rows."""
         known, place = self._place
         if known is not context:
             holds = [row.holds(self.algorithm, context) for row in self._conditional]
@@ -196,14 +198,14 @@ class RunMessages:
         return case
 
     def _written(self, way: Way, declared: list[Shapes]) -> list[Shapes]:
-        """Return shapes as they are on the wire, with batch-norm statistics: these come back if they have changed."""
+        """Return the shapes on the wire, with batch-norm statistics; a site returns these only if changed."""
         more = [self._buffers] if way == "down" or not self._buffers else [{}, self._buffers]
         return [self.encoding.shapes(one | buffers) for one in declared for buffers in more]
 
     def _allowed(
         self, rows: list[Row], context: RoundContext, site: int = 0, names: Iterable[str] = ()
     ) -> list[Shapes]:
-        """Return what rows allow: first the usual, then what may come where something was lost."""
+        """Return the shapes that rows allow: the usual first, then those after a loss."""
         choices: list[list[Shapes]] = []
         for row in rows:
             usual = self._relayed(row.vectors, context, site, names) if row.relays else self._shapes(row.vectors)
@@ -216,7 +218,7 @@ class RunMessages:
         return found
 
     def _relayed(self, vectors: Lengths, context: RoundContext, site: int, names: Iterable[str]) -> Shapes:
-        """Return the shapes of the neighbours' vectors that came, "x-3", and of the site's own, which are empty."""
+        """Return the shapes of the received vectors of neighbours, "x-3", and of the site's own, which are empty."""
         numbers = {int(text) for name in names if (text := name.rpartition("-")[2]).isdecimal() and len(text) < 9}
         mixed = sorted({site} | numbers.intersection(self.algorithm.neighbours(site, context)))
         shapes = self._shapes(vectors)

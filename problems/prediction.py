@@ -19,8 +19,7 @@ from edelweiss.datasets.units import OutlierCounter, rounded
 from edelweiss.models.storage import atomic_writer
 
 if TYPE_CHECKING:
-    from edelweiss.datasets.site.inference_input.images import InferenceImages
-    from edelweiss.datasets.site.inference_input.table import InferenceTable
+    from edelweiss.datasets.site.inference_input import InferenceImages, InferenceTable
     from edelweiss.problems.trained_model import TrainedModel
 
 

@@ -82,15 +82,14 @@ def carry_quickly(grid: Grid) -> None:
     """
     from flwr.superlink.grid import http_grid
 
-    from edelweiss.federation import batching as parcels
-    from edelweiss.federation import chunking as pieces
+    from edelweiss.federation import batching, chunking
 
     if not isinstance(grid, http_grid.HttpGrid):  # a simulation's grid transfers nothing
         return
     for name, ours in (
-        ("push_objects", pieces.push),
-        ("pull_objects", pieces.pull),
-        ("inflate_object_from_contents", pieces.whole),
+        ("push_objects", chunking.push),
+        ("pull_objects", chunking.pull),
+        ("inflate_object_from_contents", chunking.whole),
     ):
         setattr(http_grid, name, ours)
     send, fetch, line, anew = grid.push_messages, grid.pull_messages, grid._retry_invoker, threading.Event()
@@ -99,15 +98,15 @@ def carry_quickly(grid: Grid) -> None:
     def push_messages(messages: Iterable[Message]) -> Iterable[str]:
         sent = []
         for message in messages:
-            about, content = message.metadata, parcels.wrapped(message.content)
-            pieces.cut(content)
+            about, content = message.metadata, batching.wrapped(message.content)
+            chunking.cut(content)
             sent.append(Message(content, about.dst_node_id, about.message_type, ttl=about.ttl, group_id=about.group_id))
         return send(sent)
 
     def pull_messages(message_ids: Iterable[str]) -> Iterable[Message]:
         for answer in fetch(message_ids):
             if answer.has_content():
-                answer.content = parcels.opened(answer.content)
+                answer.content = batching.opened(answer.content)
             yield answer
 
     def on_success(state: RetryState) -> None:

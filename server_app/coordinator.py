@@ -22,12 +22,12 @@ from edelweiss.server_app import about
 from edelweiss.server_app.connected_sites import wait_for_sites
 from edelweiss.server_app.data_summary import (
     ask,
-    placed,
+    assign_places,
+    build_model_schema,
     pooled,
     require_enough,
     summary,
-    what_it_means,
-    without_patients,
+    warn_of_shared_patients,
 )
 from edelweiss.server_app.data_warnings import data_warnings
 from edelweiss.server_app.evaluation import central_evaluation, common_test_set, judged_on
@@ -156,7 +156,7 @@ def _play(
     # Read here only if a stopped run restarts from its beginning.
     begins = given.start or (None if state.last else InitModel.read(config))
     data_summary = agreed(config, begins, sites, state, progress)
-    model_schema = what_it_means(config, data_summary, progress)
+    model_schema = build_model_schema(config, data_summary, progress)
     warnings = data_warnings(config, sites, model_schema.features, progress)
     device = resolve_device(config.device)
     prepare_device(device, config.matmul_precision)
@@ -256,7 +256,7 @@ def meet(config: RunConfig, grid: Grid, recorder: Recorder, state: RunState) -> 
         f"Lower {config.strategy.step_sizes}",
         progress.say,
     )
-    sites = without_patients(placed(config, ask(config, exchange, state.key)), progress)
+    sites = warn_of_shared_patients(assign_places(config, ask(config, exchange, state.key)), progress)
     return replace(exchange, sites=list(sites)), sites
 
 

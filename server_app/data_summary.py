@@ -64,7 +64,7 @@ def ask(config: RunConfig, exchange: Exchange, run: str) -> dict[int, Facts]:
     return {site.node_id: facts for site, facts in exchange(messages, read=read, wait_for_all=True)}
 
 
-def placed(config: RunConfig, by_node: Mapping[int, Facts]) -> dict[Site, Facts]:
+def assign_places(config: RunConfig, by_node: Mapping[int, Facts]) -> dict[Site, Facts]:
     """Assign name, index and weight to every site; the index is the same in every run.
 
     Raises
@@ -96,7 +96,7 @@ def placed(config: RunConfig, by_node: Mapping[int, Facts]) -> dict[Site, Facts]
     }
 
 
-def without_patients(sites: Mapping[Site, Facts], progress: Progress) -> dict[Site, Facts]:
+def warn_of_shared_patients(sites: Mapping[Site, Facts], progress: Progress) -> dict[Site, Facts]:
     """Warn about patients shared by sites, as far as their hashes are reported, and drop the hashes."""
     telling = [(site, set(facts.patients)) for site, facts in sites.items() if facts.patients]
     for (one, own), (other, theirs) in combinations(telling, 2):
@@ -170,8 +170,8 @@ def _public_moments(config: RunConfig, shape: Sequence[int], progress: Progress)
     return [[], [], []]
 
 
-def what_it_means(config: RunConfig, data_summary: DataSummary, progress: Progress) -> ModelSchema:
-    """Return the schema of the model's inputs and labels, for its file.
+def build_model_schema(config: RunConfig, data_summary: DataSummary, progress: Progress) -> ModelSchema:
+    """Build the schema of the model's inputs and labels, for its file.
 
     Hospitals report no column names; a study file at the coordinator gives them, if it is the hospitals' one.
 
@@ -323,7 +323,7 @@ def require_enough(problem: Problem, sites: Mapping[Site, Facts], progress: Prog
     silent = [site.name for site, facts in sites.items() if not facts.class_counts]
     wrong = [
         f"site {name!r} "
-        + ("reports no counts per class; it needs" if name in silent else "has, to train on,")
+        + ("reports no counts per class; it needs" if name in silent else "has too few training samples:")
         + f" {text}"
         for name, text in lacks.items()
         if text
@@ -332,7 +332,9 @@ def require_enough(problem: Problem, sites: Mapping[Site, Facts], progress: Prog
         raise RunError("\n".join(wrong), key="classes", sites=[name for name, text in lacks.items() if text])
     for site, facts in sites.items():
         if sum(facts.held_out_counts) and (text := problem.shortfall(facts.held_out_counts)):
-            progress.warn(f"site {site.name!r} is not evaluated: it has, held out, {text}, or raise holdout-share")
+            progress.warn(
+                f"site {site.name!r} has too few held-out samples and is not evaluated: {text}, or raise holdout-share"
+            )
 
 
 def summary(config: RunConfig, data_summary: DataSummary, sites: Sequence[Site], parameters: int) -> str:

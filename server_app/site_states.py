@@ -9,7 +9,7 @@ import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edelweiss.client_app.memory import forget_all_but_last, memory_folder, path_of, places, run_folder
+from edelweiss.client_app.memory import forget_all_but_last, memory_folder, path_of, positions, run_folder
 from edelweiss.common import shown
 from edelweiss.common.files import as_path, is_file, reason, unwritable
 from edelweiss.common.memory import free_memory
@@ -142,7 +142,7 @@ class States:
             return None
         with atomic_writer(file) as out, tarfile.open(fileobj=out, mode="w") as archive:
             for site in sorted(folder.iterdir()):
-                if then := [place for place in places(site) if place[0] <= server_round][-1:]:
+                if then := [place for place in positions(site) if place[0] <= server_round][-1:]:
                     path = path_of(site, then[0])
                     archive.add(path, path.relative_to(folder))
         return [file.stat().st_size, _crc(file)]

@@ -33,7 +33,7 @@ from benchmarks.pages import insert
 from benchmarks.peers.resnet20 import ResNet20
 from edelweiss.client_app.oracle import SiteOracle, stream
 from edelweiss.datasets import DataSummary, Samples, make_sampler
-from edelweiss.datasets.files import Places
+from edelweiss.datasets.files import SearchPath
 from edelweiss.datasets.sources import cifar
 from edelweiss.models import MODELS, Architecture
 from edelweiss.problems.metrics import ranking
@@ -79,7 +79,7 @@ class Images:
 @cache
 def halved() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return CIFAR-10 at 16 x 16 pixels, its classes, and which images are of its test set."""
-    source = cifar.read("cifar10", "CIFAR10", 10, Places.of("", download=False))
+    source = cifar.read("cifar10", "CIFAR10", 10, SearchPath.of("", download=False))
     assert source.test is not None, "it has an official test set"
     return torch.nn.functional.avg_pool2d(source.inputs.float() / 255, 2).numpy(), source.classes, source.test
 

@@ -13,7 +13,7 @@ DESCRIPTION = "Approve a waiting run; `runs` shows what it would compute and sen
 def declare(parser: argparse.ArgumentParser) -> None:
     """Name the options."""
     parser.add_argument("run", help="its number as shown by `runs`, or the beginning of it")
-    parser.add_argument("--state-dir", type=state_folder, required=True, help="the site's")
+    parser.add_argument("--state-dir", type=state_folder, required=True, help="the site's state folder")
 
 
 def run(options: argparse.Namespace) -> int:

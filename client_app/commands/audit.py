@@ -21,7 +21,7 @@ DESCRIPTION = (
 def declare(parser: argparse.ArgumentParser) -> None:
     """Name the options."""
     add = parser.add_argument
-    add("--state-dir", type=state_folder, required=True, help="the site's")
+    add("--state-dir", type=state_folder, required=True, help="the site's state folder")
     add("--run", default="", help="only the run whose number begins like this")
     add(
         "--noted",

@@ -132,7 +132,7 @@ def run(options: argparse.Namespace) -> None:
     store = Memory(options.state_dir, options.model.resolve().name, name, provenance(config, d))
     try:
         facts = model_facts(config, given.data_summary, own_data, data, own=True, maps=outcome.maps)
-        path = store.keep(outcome.model, facts)
+        path = store.save_own_model(outcome.model, facts)
         write_card(path, config, own=True)
     except OSError as error:
         raise PersonaliseError(f"the model cannot be written: {error}; set another --state-dir") from None

@@ -17,7 +17,7 @@ DESCRIPTION = (
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Name the options."""
-    parser.add_argument("--state-dir", type=state_folder, required=True, help="the site's")
+    parser.add_argument("--state-dir", type=state_folder, required=True, help="the site's state folder")
     parser.add_argument("--all", action="store_true", help="also those already decided")
 
 

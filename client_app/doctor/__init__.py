@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
-from edelweiss.client_app.connection import JoinConfig
-from edelweiss.client_app.doctor.coordinator import examine_connection
-from edelweiss.client_app.doctor.data import examine_data
-from edelweiss.client_app.doctor.finding import Finding
-from edelweiss.client_app.doctor.machine import examine_device, examine_state
+if TYPE_CHECKING:
+    from edelweiss.client_app.connection import JoinConfig
+
+Level = Literal["ok", "warning", "error"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The outcome of a test: its level, its subject, and a text with the fix."""
+
+    level: Level
+    about: str
+    text: str
 
 
 def examine(config: JoinConfig) -> Iterator[Finding]:
     """Run the tests in order, skipping those that depend on a failed one."""
+    from edelweiss.client_app.doctor.coordinator import examine_connection
+    from edelweiss.client_app.doctor.data import examine_data
+    from edelweiss.client_app.doctor.machine import examine_device, examine_state
     from edelweiss.federation.fingerprint import fingerprint
 
     yield Finding("ok", "release", fingerprint())

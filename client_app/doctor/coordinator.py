@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edelweiss.client_app.connection import JoinConfig, read_certificates, read_key
-from edelweiss.client_app.doctor.finding import Finding
+from edelweiss.client_app.doctor import Finding
 from edelweiss.client_app.proxy import ProxyError, proxy_for, said_of
 from edelweiss.common import ConfigError
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from edelweiss.client_app.connection import JoinConfig
-from edelweiss.client_app.doctor.finding import Finding
+from edelweiss.client_app.doctor import Finding
 from edelweiss.common import ConfigError, PlugInError
 
 if TYPE_CHECKING:

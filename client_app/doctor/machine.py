@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from edelweiss.client_app.connection import JoinConfig
-from edelweiss.client_app.doctor.finding import Finding
+from edelweiss.client_app.doctor import Finding
 from edelweiss.common import ConfigError
 
 LITTLE = 2e9  # bytes of disk or memory below which there is a warning

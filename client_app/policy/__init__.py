@@ -1,4 +1,10 @@
-"""The hospital's policy, which no run can change, enforced before anything is computed or sent."""
+"""The hospital's policy, which no run can change, enforced before anything is computed or sent.
+
+A new rule is a field of `rules.Policy`, a `rules.Secret` if its value may not be logged. What its check needs decides
+where it goes: the run-config, `Policy.objections`; the data at every message, `admission._require_enough`, or at the
+first one, `admission._require_safe`; a reply's cost, `limits`; the reported numbers, `suppression` and `coarsening`.
+`preview` shows the operator what a run would do here.
+"""
 
 from edelweiss.client_app.policy.rules import Policy, PolicyError
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from edelweiss.client_app.errors import RefusedError
-from edelweiss.client_app.policy.preview import shown
+from edelweiss.client_app.policy.preview import preview
 from edelweiss.client_app.policy.records import RunRecord
 from edelweiss.client_app.policy.suppression import counts_by_class, few_of_a_class, patients
 from edelweiss.client_app.request import EvaluateRequest
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("edelweiss")
 
 REFUSED = "its operator refused the run"
-OTHERWISE = "what the run says about itself, this site or all sites has changed since the run began: start a new run"
+CHANGED = "the run's key, this site's place or the data summary has changed since the run began: start a new run"
 POLL = 0.2  # seconds between polls for the operator's decision
 
 waiting = threading.Event()
@@ -51,7 +51,7 @@ def admit(site: OpenSite, incoming: Incoming, request: Request | None) -> None:
     if site.guarded and policy.strict and not site.node.names_label:
         raise RefusedError("this site names no label column, and its policy does not let a run choose one (strict)")
     records, data = site.records, site.data() if site.guarded else None
-    record, new = records.run(site.run_id), _as_it_is_now(site, data, key)
+    record, new = records.run(site.run_id), _current_record(site, data, key)
     # A resumed run has another number but the same key.
     earlier = records.begun_as(new.key) if new.key and (record is None or record.key != new.key) else None
     _require_same(record, earlier, new)
@@ -59,10 +59,10 @@ def admit(site: OpenSite, incoming: Incoming, request: Request | None) -> None:
         _require_enough(site, data)
     phases = site.run.strategy.phases
     if record and record.open:
-        if (followed := _followed(record, incoming, request, phases)) != record:
-            records.note(followed)
-        if followed.key != record.key:
-            records.take_over(followed)
+        if (advanced := _advance(record, incoming, request, phases)) != record:
+            records.note(advanced)
+        if advanced.key != record.key:
+            records.take_over(advanced)
         return
     if data is not None:
         _require_safe(site, data)
@@ -70,19 +70,19 @@ def admit(site: OpenSite, incoming: Incoming, request: Request | None) -> None:
         records.forget_decision(site.run_id)
         if not site.node.state_dir:
             log.warning("no state-dir: the held-out split and the record of reported sums will be lost; set one")
-        record = replace(_counted(site, earlier, new), shown=shown(site, data))
+        record = replace(_new_record(site, earlier, new), shown=preview(site, data))
     if policy.asks and record.decision == "waiting":
         _wait(records, record, site.run.round_timeout)
         if data is not None:
             _require_safe(site, data)  # another run may have received sums meanwhile
-    for kind, rows, _ in _told(site, data) if data is not None else ():
+    for kind, rows, _ in _patient_sets(site, data) if data is not None else ():
         records.tell(kind, rows, site.key)
-    opened = _followed(replace(record, decision="approved", open=True), incoming, request, phases)
+    opened = _advance(replace(record, decision="approved", open=True), incoming, request, phases)
     records.take_over(opened)
     records.note(opened)  # last: otherwise the rows are recorded again at the next message
 
 
-def _as_it_is_now(site: OpenSite, data: SiteData | None, key: str) -> RunRecord:
+def _current_record(site: OpenSite, data: SiteData | None, key: str) -> RunRecord:
     """Return the record of a run as of this message."""
     return RunRecord(
         run=str(site.run_id),
@@ -122,7 +122,7 @@ def _require_same(record: RunRecord | None, earlier: RunRecord | None, new: RunR
         )
 
 
-def _counted(site: OpenSite, earlier: RunRecord | None, new: RunRecord) -> RunRecord:
+def _new_record(site: OpenSite, earlier: RunRecord | None, new: RunRecord) -> RunRecord:
     """Return the record of a run that begins or is resumed.
 
     A resumed run needs no new approval and does not count again, until it has requested as many rounds as a run may
@@ -140,7 +140,7 @@ def _counted(site: OpenSite, earlier: RunRecord | None, new: RunRecord) -> RunRe
     return new
 
 
-def _followed(record: RunRecord, incoming: Incoming, request: Request | None, phases: Sequence[str]) -> RunRecord:
+def _advance(record: RunRecord, incoming: Incoming, request: Request | None, phases: Sequence[str]) -> RunRecord:
     """Return a run's record updated with a message.
 
     The site's index, which determines its batches, and the data summary, which standardises its inputs, must stay the
@@ -154,13 +154,13 @@ def _followed(record: RunRecord, incoming: Incoming, request: Request | None, ph
     """
     key = str(incoming.config.get("run", ""))
     if key and record.key not in ("", key):
-        raise RefusedError(OTHERWISE)
+        raise RefusedError(CHANGED)
     record = replace(record, key=record.key or key)
     if request is None:
         return record
     said = hashlib.sha256(repr(request.lasting).encode()).hexdigest()
     if record.said not in ("", said):
-        raise RefusedError(OTHERWISE)
+        raise RefusedError(CHANGED)
     last, number = isinstance(request, EvaluateRequest), request.context.round
     merged = isinstance(request, EvaluateRequest) and bool(request.merged)
     place = [1, 0, merged] if last else [0, number, phases.index(request.context.phase)]
@@ -197,13 +197,13 @@ def _require_enough(site: OpenSite, data: SiteData) -> None:
 
 
 def _require_safe(site: OpenSite, data: SiteData) -> None:
-    """Check the sets of patients that replies will be about."""
+    """Check the sets of patients behind the replies."""
     policy = site.policy
     if data.warnings and policy.strict:
         raise DataError.join(data.warnings)
     for text in (*data.warnings, *data.notes):
         log.warning("%s", text)
-    for kind, rows, fewest in _told(site, data):
+    for kind, rows, fewest in _patient_sets(site, data):
         if site.records.too_near(kind, rows, fewest, site.key):
             raise RefusedError(
                 f"its data differ by fewer than {fewest} patients from those of earlier runs, so differences between "
@@ -212,9 +212,9 @@ def _require_safe(site: OpenSite, data: SiteData) -> None:
             )
 
 
-def _told(site: OpenSite, data: SiteData) -> Iterator[tuple[str, Rows, int]]:
-    """Yield each set of patients that replies are about: its kind, its rows, and the smallest allowed difference."""
-    assert data.patient_ids is not None, "a hospital's own data say whose each row is"
+def _patient_sets(site: OpenSite, data: SiteData) -> Iterator[tuple[str, Rows, int]]:
+    """Yield each set of patients behind the replies: its kind, its rows, and the smallest allowed difference."""
+    assert data.patient_ids is not None, "a hospital's own data have patient ids"
     assert data.row_ids is not None
     for kind, samples, fewest in (
         ("train", data.train, site.policy.fewest_training),

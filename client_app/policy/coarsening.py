@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 PARTS = 3  # parts of the held-out patients: the fewest whose median one patient cannot control
 
 
-def dealt(data: SiteData, key: str) -> list[Tensor]:
+def evaluation_parts(data: SiteData, key: str) -> list[Tensor]:
     """Split the held-out patients into `PARTS`, stratified by class.
 
     Parameters
@@ -40,7 +40,7 @@ def dealt(data: SiteData, key: str) -> list[Tensor]:
     list of Tensor
         Positions among the held-out samples; all of a patient are in one part.
     """
-    assert data.patient_ids is not None, "a hospital's own data say whose each row is"
+    assert data.patient_ids is not None, "a hospital's own data have patient ids"
     whose, labels = keyed(data.patient_ids[data.held_out.rows.numpy()], key), stratum(data.held_out.targets().numpy())
     _, first, patient = np.unique(whose, return_index=True, return_inverse=True)
     part = np.empty(len(first), np.int64)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from edelweiss.datasets import SiteData
 
 
-def shown(site: OpenSite, data: SiteData | None) -> dict[str, str]:
+def preview(site: OpenSite, data: SiteData | None) -> dict[str, str]:
     """Return the preview of a run, line by line."""
     run, strategy, problem = site.run, site.run.strategy, PROBLEMS[site.run.problem]
     lines = {
@@ -37,7 +37,7 @@ def shown(site: OpenSite, data: SiteData | None) -> dict[str, str]:
         told += "; for each label, the numbers of known and positive samples"
         each = zip(run.several, facts.label_positives, facts.label_counts, strict=True)
         lines["labels"] = ", ".join(f"{name} {p:,} of {n:,}" if n else f"no {name}" for name, p, n in each)
-    lines["label"] = "as the study says" if site.node.study else site.node.label or run.label
+    lines["label"] = "set by the study" if site.node.study else site.node.label or run.label
     lines["sends once"] = told + f"; three sums of each of {len(facts.count)} features" * bool(facts.count)
     reports = ", ".join(METRICS[name].label for name in problem.reports) + ", of each label" * bool(run.several)
     groups = f"; in groups of {site.policy.fewest_of_each_class} or more"
@@ -45,7 +45,7 @@ def shown(site: OpenSite, data: SiteData | None) -> dict[str, str]:
     if site.gives_evidence:
         more = "the AUROC and its variance"
         more += "; histograms of a second model, and the difference of the two" * bool(run.compare_with)
-        lines["for evidence.json"] = more if site.exact else "no more scores; subgroups that the study names"
+        lines["for evidence.json"] = more if site.exact else "no individual scores; the study's subgroups only"
     if facts.notes:
-        lines["does otherwise"] = "; ".join(facts.notes)
+        lines["differs from the run"] = "; ".join(facts.notes)
     return lines

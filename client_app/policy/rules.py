@@ -26,6 +26,8 @@ log = logging.getLogger("edelweiss")
 
 Count = Annotated[int, Field(ge=0, le=10**9)]
 Fewest = Annotated[int, Field(ge=1, le=10**9)]
+SECRET = "secret"
+Secret = Annotated[str, SECRET]  # a rule whose value is never logged
 
 
 class PolicyError(ConfigError):
@@ -110,12 +112,12 @@ class Policy(Keys):
         description="the column with the patient ids, which is then not a feature; empty: rows are identified by their "
         "values, images by their paths",
     )
-    compare_patients: str = Field(
+    compare_patients: Secret = Field(
         "",
         description="a secret text shared by all sites of a study: each reports keyed hashes of its patients before a "
         "run, and the coordinator warns about shared patients; anyone with the text can test names. Empty: no hashes",
     )
-    seed: str = Field(
+    seed: Secret = Field(
         "",
         description="any text, which determines the held-out split; empty: a random secret, generated once in the "
         "site's state-dir",
@@ -180,11 +182,12 @@ class Policy(Keys):
         return policy
 
     def changes(self, other: Policy) -> list[str]:
-        """Return the rules that another policy has otherwise; of texts that are secrets only that they differ."""
+        """Describe the rules that differ in another policy; a secret's value is not shown."""
         names = {field.alias or name: name for name, field in type(self).model_fields.items()}
+        secret = {key for key, name in names.items() if SECRET in type(self).model_fields[name].metadata}
         pairs = ((key, getattr(self, name), getattr(other, name)) for key, name in names.items())
         return [
-            f"another {key}" if key in ("seed", "compare-patients") else f"{key} = {after!r}, was {before!r}"
+            f"another {key}" if key in secret else f"{key} = {after!r}, was {before!r}"
             for key, before, after in pairs
             if before != after
         ]

@@ -26,7 +26,7 @@ def patients(data: SiteData, samples: Samples) -> int:
     """Count the patients of samples; without a patient column, each sample is a patient."""
     if not data.by_patient:
         return len(samples)
-    assert data.patient_ids is not None, "a hospital's own data say whose each row is"
+    assert data.patient_ids is not None, "a hospital's own data have patient ids"
     return len(np.unique(data.patient_ids[samples.rows.numpy()]))
 
 
@@ -79,13 +79,13 @@ def protected(facts: Facts, data: SiteData, policy: Policy) -> Facts:
         changes["held_out"] = policy.fewest_held_out
     fewest, counts = policy.fewest_of_each_class, counts_by_class(data.train.targets(), data.classes)
     if facts.label_counts:
-        told_labels = [_few_told(*pair, fewest) for pair in zip(facts.label_counts, facts.label_positives, strict=True)]
+        raised = [_raised_counts(*pair, fewest) for pair in zip(facts.label_counts, facts.label_positives, strict=True)]
         if few_of_a_class(counts, policy):
             notes.append(f"of labels that have fewer than {fewest} training samples of a class here, {fewest} are told")
         if unjudged := hidden_labels(data, policy):
             which = f"{len(unjudged)} of {len(facts.label_counts)} labels"
             notes.append(f"no evaluation of {which}: too few samples, or too few of a class, are held out here")
-        changes["label_counts"], changes["label_positives"] = zip(*told_labels, strict=True)
+        changes["label_counts"], changes["label_positives"] = zip(*raised, strict=True)
     elif few_of_a_class(counts, policy):
         if facts.positives is None:
             notes.append(f"no counts per class: there are fewer than {fewest} training samples of a class here")
@@ -107,15 +107,15 @@ def protected(facts: Facts, data: SiteData, policy: Policy) -> Facts:
     return replace(facts, **changes, notes=(*facts.notes, *notes))  # type: ignore[arg-type]
 
 
-def _few_told(known: int, positives: int, fewest: int) -> tuple[int, int]:
+def _raised_counts(known: int, positives: int, fewest: int) -> tuple[int, int]:
     """Return the known and positive samples of a label, raised so that neither class is small."""
     classes = (known - positives, positives)
     negatives, positives = (fewest if few(count, fewest) else count for count in classes)
     return negatives + positives, positives
 
 
-def otherwise(run: RunConfig, policy: Policy) -> tuple[str, ...]:
-    """Return where a site's policy overrides a run without refusing it, in words."""
+def policy_overrides(run: RunConfig, policy: Policy) -> tuple[str, ...]:
+    """Describe where a site's policy overrides a run without refusing it."""
     if run.folds or run.holdout_share == policy.holdout_share:
         return ()
     return (f"holdout-share = {policy.holdout_share:g}, not {run.holdout_share:g}: the split is this site's decision",)

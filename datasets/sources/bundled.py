@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from edelweiss.datasets.files import Places
+from edelweiss.datasets.files import SearchPath
 from edelweiss.datasets.source import Source
 
 _MEASURES = "radius,texture,perimeter,area,smoothness,compactness,concavity,concave points,symmetry,fractal dimension"
 BREAST_CANCER = tuple(f"{kind} {measure}" for kind in ("mean", "error", "worst") for measure in _MEASURES.split(","))
 
 
-def breast_cancer(places: Places) -> Source:
+def breast_cancer(search_path: SearchPath) -> Source:
     """Breast cancer Wisconsin (diagnostic): 569 rows of 30 features; class 1 is malignant."""
     table = np.loadtxt(_path("breast_cancer.csv"), delimiter=",", skiprows=1)
     # scikit-learn codes malignant as 0.
@@ -23,7 +23,7 @@ def breast_cancer(places: Places) -> Source:
     return Source(torch.from_numpy(table[:, :-1].astype(np.float32)), classes, 2, features=BREAST_CANCER)
 
 
-def digits(places: Places) -> Source:
+def digits(search_path: SearchPath) -> Source:
     """Handwritten digits: 1,797 grey images of 8x8 with levels 0 to 16, 10 classes."""
     table = np.loadtxt(_path("digits.csv.gz"), delimiter=",").astype(np.uint8)
     inputs = torch.from_numpy(table[:, :-1].reshape(-1, 1, 8, 8))

@@ -11,7 +11,7 @@ import numpy as np
 
 from edelweiss.common.files import reason
 from edelweiss.datasets.errors import DataError, examples
-from edelweiss.datasets.files import Places, cached, downloaded, from_torchvision
+from edelweiss.datasets.files import SearchPath, cached, downloaded, from_torchvision
 from edelweiss.datasets.source import Bytes, Ints, Source
 
 TAR = "cifar10_images.tar"
@@ -19,7 +19,7 @@ PADDING = 2**20  # most bytes of padding at the end of a tar
 _ARRAYS = ("images", "classes", "test_images", "test_classes")
 
 
-def read(name: str, class_name: str, count: int, places: Places) -> Source:
+def read(name: str, class_name: str, count: int, search_path: SearchPath) -> Source:
     """CIFAR-10 or CIFAR-100: 60,000 colour images of 32x32, 10 or 100 classes."""
     batches = "cifar-10-batches-py" if count == 10 else "cifar-100-python"
 
@@ -33,11 +33,11 @@ def read(name: str, class_name: str, count: int, places: Places) -> Source:
                 return Source.official(images, classes, test_images, test_classes, count)
         return None
 
-    if (source := places.first(found)) is not None:
+    if (source := search_path.first(found)) is not None:
         return source
     inside = [batches, TAR] if count == 10 else [batches]
-    sought = [folder / file for folder in places.under(name, "") for file in inside]
-    return _joined(*downloaded(name, class_name, places, sought), count)
+    sought = [folder / file for folder in search_path.under(name, "") for file in inside]
+    return _joined(*downloaded(name, class_name, search_path, sought), count)
 
 
 def _require_end(archive: tarfile.TarFile) -> None:

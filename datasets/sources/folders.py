@@ -11,7 +11,7 @@ import torch
 
 from edelweiss.common import natural
 from edelweiss.datasets.errors import DataError, examples
-from edelweiss.datasets.files import Places
+from edelweiss.datasets.files import SearchPath
 from edelweiss.datasets.site import FILES
 from edelweiss.datasets.source import Change, Source
 
@@ -19,8 +19,8 @@ TEST = "test"
 log = logging.getLogger("edelweiss")
 
 
-def read_folders(places: Places, read: Callable[[str], Source]) -> Source:
-    """Read and concatenate all folders in ``site-folders/`` of one of the places, or in the place itself.
+def read_folders(search_path: SearchPath, read: Callable[[str], Source]) -> Source:
+    """Read and concatenate all folders in ``site-folders/`` of a folder of the search path, or in that folder itself.
 
     A folder ``test`` is not a hospital but the common test set.
 
@@ -31,13 +31,13 @@ def read_folders(places: Places, read: Callable[[str], Source]) -> Source:
     DataError
         With all problems of all folders, or if their data differ in kind.
     """
-    looked = places.under("site-folders", "")
+    looked = search_path.under("site-folders", "")
     root, folders = next(((place, found) for place in looked if (found := _folders(place))), (None, []))
     if root is None:
         raise DataError(
             f"site-folders: no folder with one of {', '.join(FILES)} in {' or '.join(map(str, looked))}; set data-root "
             "to the folder that holds one for each hospital",
-            f"site-folders: no folder with one of {', '.join(FILES)} under {places.names}",
+            f"site-folders: no folder with one of {', '.join(FILES)} under {search_path.names}",
             key="data-root",
         )
     if folders == [root / TEST]:

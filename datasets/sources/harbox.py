@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from edelweiss.common import natural, numbers
 from edelweiss.common.files import read_file, reason
 from edelweiss.datasets.errors import DataError, examples
-from edelweiss.datasets.files import Places, cached
+from edelweiss.datasets.files import SearchPath, cached
 from edelweiss.datasets.numbers import LARGEST
 from edelweiss.datasets.source import Ints, Source
 
@@ -27,19 +27,19 @@ FEATURES = tuple(
 LABELS = ("activity", "label")  # last name of a header, if a table has one
 
 
-def read(places: Places) -> Source:
+def read(search_path: SearchPath) -> Source:
     """HARBox (Ouyang et al. 2021, ClusterFL): 900 features of 9 axes of motion, 5 activities; users are natural sites.
 
     The users are the files <user>.csv under harbox/, in the order of the numbers in their names; see `decode`.
     """
-    folders = places.under("harbox", "")
+    folders = search_path.under("harbox", "")
     files = next((found for folder in folders if (found := [*folder.glob("*.csv")])), [])
     files.sort(key=lambda file: natural(file.stem))
     if not files:
         raise DataError(
             f"harbox: no <user>.csv in {' or '.join(map(str, folders))}; put one there for each user, with a line per "
             f"window of 2 s: its {len(FEATURES)} numbers and the activity; or set data-root",
-            f"harbox was not found under {places.names}",
+            f"harbox was not found under {search_path.names}",
             key="data-root",
         )
     inputs, classes, users = cached("harbox", files, ("inputs", "classes", "users"), partial(decode, files))

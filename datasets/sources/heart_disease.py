@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from edelweiss.common.files import read_file, reason
 from edelweiss.datasets.errors import DataError, examples
-from edelweiss.datasets.files import Places
+from edelweiss.datasets.files import SearchPath
 from edelweiss.datasets.numbers import finite
 from edelweiss.datasets.source import Source
 
@@ -22,17 +22,17 @@ FEATURES = (
 )
 
 
-def read(places: Places) -> Source:
+def read(search_path: SearchPath) -> Source:
     """UCI heart disease: 13 features of 920 patients in four hospitals, natural sites; class 1 is any disease."""
     names = [f"{hospital}.data" for hospital in HOSPITALS]
-    folders = places.under("heart_disease", "")
+    folders = search_path.under("heart_disease", "")
     folder = max(folders, key=lambda p: sum((p / name).is_file() for name in names))
     if missing := [name for name in names if not (folder / name).is_file()]:
         raise DataError(
             f"heart-disease: {examples(missing)} not found in {' or '.join(map(str, folders))}; download the "
             "processed.*.data files of https://archive.ics.uci.edu/dataset/45/heart+disease to one of "
             "these folders under those names, or set data-root",
-            f"heart-disease: {examples(missing)} not found under {places.names}",
+            f"heart-disease: {examples(missing)} not found under {search_path.names}",
             key="data-root",
         )
     tables = [_table(folder / name) for name in names]

@@ -11,7 +11,7 @@ import torch
 from edelweiss.common import shown
 from edelweiss.common.files import is_file, read_file, reason
 from edelweiss.datasets.errors import DataError, examples
-from edelweiss.datasets.files import Places, cached
+from edelweiss.datasets.files import SearchPath, cached
 from edelweiss.datasets.image_faults import Faults
 from edelweiss.datasets.image_file import ImageForm
 from edelweiss.datasets.images import read_images
@@ -23,12 +23,12 @@ ANNOTATIONS = "val_annotations.txt"  # Tiny-ImageNet's: per line an image of val
 _ByClass = dict[str, list[Path]]
 
 
-def read(places: Places, form: ImageForm) -> Source:
+def read(search_path: SearchPath, form: ImageForm) -> Source:
     """Images in train/<class>/, and the official test set in val/<class>/ or test/<class>/, if there is one.
 
-    The folder is ``image-folder/`` in one of the places, or the place itself. Classes 0, 1, ... are the folders in
-    ``train/`` in the order of their names, with all images below them. Test images are arranged alike, or as in
-    Tiny-ImageNet in ``val/images/`` with a list of their classes.
+    The folder is ``image-folder/`` in a folder of the search path, or that folder itself. Classes 0, 1, ... are the
+    folders in ``train/`` in the order of their names, with all images below them. Test images are arranged alike, or as
+    in Tiny-ImageNet in ``val/images/`` with a list of their classes.
 
     Images are decoded once to ``form``; the cache folder holds a copy as large as they are in memory.
 
@@ -37,13 +37,13 @@ def read(places: Places, form: ImageForm) -> Source:
     DataError
         With all problems; images by their paths in the folder.
     """
-    folders = places.under("image-folder", "")
+    folders = search_path.under("image-folder", "")
     folder = next((folder for folder in folders if (folder / "train").is_dir()), None)
     if folder is None:
         raise DataError(
             f"image-folder: no train/ in {' or '.join(map(str, folders))}; set data-root to the folder that holds "
             "train/<class>/ and, if there is a test set, val/<class>/ or test/<class>/",
-            f"image-folder: no train/ under {places.names}",
+            f"image-folder: no train/ under {search_path.names}",
             key="data-root",
         )
     problems: list[DataError] = []

@@ -15,7 +15,7 @@ from torch.nn.functional import avg_pool2d
 
 from edelweiss.common.files import read_file, reason
 from edelweiss.datasets.errors import DataError
-from edelweiss.datasets.files import Places, downloaded
+from edelweiss.datasets.files import SearchPath, downloaded
 from edelweiss.datasets.source import Bytes, Ints, Source
 
 CLASSES = 10
@@ -23,24 +23,24 @@ SIDE = 28
 MOST = 2**30  # most bytes of an uncompressed file
 
 
-def read(name: str, class_name: str, places: Places) -> Source:
+def read(name: str, class_name: str, search_path: SearchPath) -> Source:
     """MNIST or Fashion-MNIST: 70,000 grey images of 28x28, 10 classes, from its four idx files."""
     inside = (f"{name}/{class_name}/raw", f"{class_name}/raw", "")
-    found = places.first(partial(_found, inside))
+    found = search_path.first(partial(_found, inside))
     if found is None:
-        sought = [f"{folder}/{{train,t10k}}-*-ubyte, with or without .gz" for folder in places.under(*inside)]
-        parts = downloaded(name, class_name, places, sought)
+        sought = [f"{folder}/{{train,t10k}}-*-ubyte, with or without .gz" for folder in search_path.under(*inside)]
+        parts = downloaded(name, class_name, search_path, sought)
         found = [(part.data.numpy(), part.targets.numpy()) for part in parts]
     (images, classes), (test_images, test_classes) = found
     return Source.official(images[:, None], classes, test_images[:, None], test_classes, CLASSES)
 
 
-def pairs(places: Places) -> Source:
+def pairs(search_path: SearchPath) -> Source:
     """Pairs of MNIST's digits: a and b side by side, halved to 14x14 each; class 10 a + b of 100.
 
     Each digit is once on the left; its neighbour is drawn from the same part of MNIST by a fixed seed.
     """
-    single = read("mnist", "MNIST", places)
+    single = read("mnist", "MNIST", search_path)
     assert single.test is not None, "MNIST has an official test set"
     halved = avg_pool2d(single.inputs.float(), 2).round().to(torch.uint8)
     right, rng = np.empty(len(halved), np.int64), np.random.default_rng(0)

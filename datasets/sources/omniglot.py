@@ -12,7 +12,7 @@ import torch
 
 from edelweiss.common.files import reason
 from edelweiss.datasets.errors import DataError
-from edelweiss.datasets.files import Places, cached, downloaded
+from edelweiss.datasets.files import SearchPath, cached, downloaded
 from edelweiss.datasets.source import Bytes, Ints, Mask, Source
 
 SIDE = 28
@@ -25,18 +25,18 @@ _INSIDE = ("omniglot", "", "omniglot/omniglot-py", "omniglot-py")  # the last tw
 TRAINED_SHARE = 1200 / 1623  # of the characters, as in the few-shot papers since Vinyals et al. 2016
 
 
-def read(places: Places) -> Source:
+def read(search_path: SearchPath) -> Source:
     """Omniglot: grey images of 28x28, 20 of each handwritten character; a character turned by 90° is another class.
 
     Class 4 c + r is character c turned r times; a character with its turns is a group. The test rows are those of 423
     of the 1,623 characters, as in the few-shot papers, chosen by a fixed seed. Without the whole data set, the two
     small background sets are read.
     """
-    files = places.first(_found)
+    files = search_path.first(_found)
     if files is None:
-        sought = [f"{folder}/{{{','.join(parts)}}}" for parts in PARTS for folder in places.under(*_INSIDE)]
-        downloaded("omniglot", "Omniglot", places, sought, part="background")
-        files = [places.target / "omniglot-py" / name for name in PARTS[0]]
+        sought = [f"{folder}/{{{','.join(parts)}}}" for parts in PARTS for folder in search_path.under(*_INSIDE)]
+        downloaded("omniglot", "Omniglot", search_path, sought, part="background")
+        files = [search_path.target / "omniglot-py" / name for name in PARTS[0]]
     images, characters = cached("omniglot", files, ("images", "characters"), partial(decode, files))
     turned = np.stack([np.rot90(images, turns, axes=(1, 2)) for turns in range(4)])
     groups, count = np.tile(characters, 4), int(characters.max()) + 1

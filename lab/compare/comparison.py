@@ -95,7 +95,7 @@ class Comparison:
                 "interval (Student's t over the pairs, not corrected for their number). An interval that contains 0 "
                 "shows no order. They are about seeds, which draw split, start and batches, not about other patients."
             )
-        if (off := max(group.off(path) for group in self.groups)) >= 5e-5:
+        if (off := max(group.max_tie_error(path) for group in self.groups)) >= 5e-5:
             yield (
                 f"Some sites reported groups of patients, so {heading} of a run may be off by up to {off:.2g}; smaller "
                 "differences show no order."
@@ -125,7 +125,7 @@ class Comparison:
             name = folder[id(group.runs[0])]
             line = [group.label + remark(group), *(texts[name] for texts in self.columns.values())]
             line.append(str(len(group.runs)))
-            line += [spread(group.values(each), group.off(each)) for each in self.metrics]
+            line += [spread(group.values(each), group.max_tie_error(each)) for each in self.metrics]
             if several:
                 difference = Difference.between(group, self.base, path)
                 shows = group is not self.base and difference.pairs > 1

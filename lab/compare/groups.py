@@ -39,8 +39,8 @@ class Group:
         index = [str(run.repeat) for run in self.runs]
         return pd.Series([final(run.outcome, path) for run in self.runs], index, dtype=float)
 
-    def off(self, path: str) -> float:
-        """Return the largest error of a metric where sites report groups of patients; 0 where none did."""
+    def max_tie_error(self, path: str) -> float:
+        """Return the largest error of a metric due to coarsened scores; 0 if no site coarsens."""
         where = path_of_ties(path)
         return max((final(run.outcome, where) or 0.0 for run in self.runs), default=0.0) if where else 0.0
 

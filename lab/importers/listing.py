@@ -1,4 +1,4 @@
-"""What a source says of its images: a row each, and why others are left out."""
+"""The images of a source, one row each, and the reasons for those left out."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Sequence
 import pandas as pd
 
 LABELS = ("Cardiomegaly", "Edema", "Consolidation", "Atelectasis", "Pleural Effusion")
-"""The findings of CODASCA's section 6 (arXiv:2102.04635), as CheXpert calls them."""
+"""The findings of CODASCA's section 6 (arXiv:2102.04635), by their names in CheXpert."""
 
 NO_FINDING = "No Finding"
-"""A column for sources whose labels are blank where nothing is said, of which this one says that all is well."""
+"""A column for sources with blank labels: it marks images without any finding."""
 
 VALUES = {"1": "present", "0": "absent", "-1": "uncertain", "": "not mentioned"}
-"""Of a label."""
+"""The values of a label."""
 
 IMAGES = "images"
-"""In a site's folder: where paths begin."""
+"""The folder of images in a site's folder; paths are relative to it."""
 
 VIEWS = ("AP", "PA", "lateral", "other", "")
 """Empty: unknown."""
@@ -25,20 +25,20 @@ VIEWS = ("AP", "PA", "lateral", "other", "")
 class Listing:
     """The images of a source.
 
-    The frame has a row for each image, with an index in which none comes twice, as text: ``path``, as the source names
-    it; ``patient``, whose it is; ``view``, one of `VIEWS`; and labels, in `VALUES`. A column of `LABELS` that is not
-    there is one that the source lacks; `NO_FINDING` may be present as well. Notes are for the importing person.
+    The frame has a row per image, a unique index, and text columns: ``path`` in the source, ``patient``, ``view`` (one
+    of `VIEWS`), and labels with `VALUES`. A missing column of `LABELS` is one that the source lacks; `NO_FINDING` may
+    be present as well. Notes are for the person who imports.
 
     Attributes
     ----------
     frame
         The rows that are kept, with the columns of a site's labels.csv.
     rows
-        How many there were at first.
+        Number of rows before any was left out.
     lacking
         The labels that the source lacks.
     left_out
-        The paths of the other rows, by the reason.
+        The paths of the rows left out, by reason.
     """
 
     def __init__(self, frame: pd.DataFrame, notes: Sequence[str] = ()) -> None:

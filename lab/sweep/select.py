@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 def cannot_select(select: str, problems: Sequence[str], labels: Sequence[str]) -> list[str]:
     """Return why a metric cannot choose, as a list of problems; empty if it can.
 
-    Of several labels ``select`` is their mean, or one label's as in ``pooled.auroc.Edema``; of unknown problems
-    something else is said.
+    With several labels, ``select`` names their mean, or one label's value as in ``pooled.auroc.Edema``. Unknown
+    problems are reported elsewhere.
     """
     several = labels if len(labels) > 1 else ()
     each = {name: selectable(PROBLEMS[name], several) for name in problems if name in PROBLEMS}

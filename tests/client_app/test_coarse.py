@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edelweiss.client_app.policy.coarsening import coarse, dealt, merged, rounded
+from edelweiss.client_app.policy.coarsening import coarse, evaluation_parts, merged, rounded
 from edelweiss.datasets import DataConfig, DataSummary, load_site
 from edelweiss.models import Architecture
 from edelweiss.problems import PROBLEMS, Setting
@@ -90,7 +90,7 @@ def telling(tmp_path: Path) -> Any:
         judge = PROBLEMS[problem](setting)
         parts = [
             type(data.held_out)(data.held_out.inputs, data.held_out.labels, data.held_out.rows[part])
-            for part in dealt(data, KEY)
+            for part in evaluation_parts(data, KEY)
         ]
         y = torch.zeros(judge.dual)  # type: ignore[attr-defined]
         x = model[: len(judge.initial()["x"])]
@@ -206,11 +206,11 @@ def test_parts_are_alike_and_keep_patients_whole(tmp_path: Path) -> None:
     features[:, 0] = np.arange(400) // 2
     folder = write_table(tmp_path, features, labels)
     data = load_site(DataConfig(dataset="site", data_dir=str(folder), key=KEY, patient="marker_0"), 0, 1)
-    parts = dealt(data, KEY)
+    parts = evaluation_parts(data, KEY)
     assert data.patient_ids is not None
     whose = [set(data.patient_ids[data.held_out.rows[part].numpy()].tolist()) for part in parts]
     assert sum(map(len, whose)) == len(set.union(*whose))
     assert sorted(torch.cat(parts).tolist()) == list(range(len(data.held_out)))
     positives = [int(data.held_out.targets()[part].sum()) for part in parts]
     assert max(positives) - min(positives) <= 4
-    assert [part.tolist() for part in parts] != [part.tolist() for part in dealt(data, KEY[::-1])]
+    assert [part.tolist() for part in parts] != [part.tolist() for part in evaluation_parts(data, KEY[::-1])]

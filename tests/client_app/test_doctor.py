@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from edelweiss.client_app.connection import JoinConfig
-from edelweiss.client_app.doctor import examine
-from edelweiss.client_app.doctor.finding import Finding
+from edelweiss.client_app.doctor import Finding, examine
 from tests.client_app.policies import site_toml
 from tests.server_app.sites import table, write_table
 

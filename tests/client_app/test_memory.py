@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from edelweiss.client_app.memory import Memory, Place, Provenance, StateError, path_of, places, state_folder
+from edelweiss.client_app.memory import Memory, Position, Provenance, StateError, path_of, positions, state_folder
 from edelweiss.common import ConfigError
 from edelweiss.models.storage import StoredTensors
 from tests.said import has
@@ -131,7 +131,7 @@ def test_an_empty_memory_is_no_memory(tmp_path: Path) -> None:
         memory.save({"c": torch.ones(3)}, (1, 0), 0)
         memory.save({}, (2, 0), committed)
         assert memory.load(CPU, LAST) == {}
-    assert places(memory.folder) == []
+    assert positions(memory.folder) == []
 
 
 # ---------------------------------------------------------------------- going back
@@ -140,9 +140,9 @@ def test_an_empty_memory_is_no_memory(tmp_path: Path) -> None:
 def test_a_site_can_be_asked_again_from_where_the_coordinator_goes_back_to(memory: Memory) -> None:
     """Whatever it has done since, that the coordinator does not know of."""
     value = iter(range(100))
-    after: dict[Place, float] = {(0, 0): -1.0}
+    after: dict[Position, float] = {(0, 0): -1.0}
 
-    def asked(at: Place, committed: int) -> float:
+    def asked(at: Position, committed: int) -> float:
         """Answer as a site does: what it remembered before, and from then on a new number."""
         before = memory.load(CPU, at).get("n", torch.tensor(-1.0)).item()
         after[at] = float(next(value))
@@ -155,16 +155,16 @@ def test_a_site_can_be_asked_again_from_where_the_coordinator_goes_back_to(memor
         assert asked(place, 0) == after[before], "the answer was lost"
     # All of round 1 and on were for nothing: none was stored.
     assert asked((1, 0), 0) == -1
-    assert places(memory.folder) == [(1, 0)], "what came later is void"
+    assert positions(memory.folder) == [(1, 0)], "what came later is void"
     assert asked((1, 1), 0) == after[1, 0]
     assert asked((2, 0), 1) == after[1, 1]
     assert asked((3, 0), 1) == after[2, 0], "it was not asked for the second phase"
     assert asked((2, 0), 1) == after[1, 1], "a state of the end of round 1 is what the coordinator has"
     for r in range(3, 9):
         assert asked((r, 0), r - 1) == after[r - 1, 0]
-        assert len(places(memory.folder)) == 2
+        assert len(positions(memory.folder)) == 2
     assert asked((9, 0), 9) == after[8, 0]
-    assert places(memory.folder) == [(9, 0)], "nobody goes back, nothing else is kept"
+    assert positions(memory.folder) == [(9, 0)], "nobody goes back, nothing else is kept"
 
 
 def test_a_phase_that_remembers_nothing_ends_what_was_remembered(memory: Memory) -> None:
@@ -188,14 +188,14 @@ def test_the_state_of_another_algorithm_or_model_is_refused_named_and_left_as_it
 ) -> None:
     theirs = Memory(str(tmp_path), "7", "north", {**MINE, key: other})
     theirs.save(FIRST, (1, 0), 1)
-    theirs.keep(FIRST, {})
+    theirs.save_own_model(FIRST, {})
     file = path_of(theirs.folder, (1, 0))
     before = file.read_bytes(), theirs.model_path.read_bytes()
     mine = Memory(str(tmp_path), "7", "north", MINE)
     with pytest.raises(StateError) as loading:
         mine.load(CPU, LAST)
     with pytest.raises(StateError) as keeping:
-        mine.keep(SECOND, {})
+        mine.save_own_model(SECOND, {})
     for caught, path in ((loading, file), (keeping, mine.model_path)):
         for text in (str(caught.value), caught.value.public):
             assert path.name in text
@@ -252,23 +252,23 @@ def test_equal_states_give_equal_bytes(tmp_path: Path) -> None:
 def test_a_kept_model_outlives_the_memory_and_says_what_it_takes_to_use_it(tmp_path: Path) -> None:
     memory = Memory(str(tmp_path), "7", "a/b", MINE)
     memory.save(FIRST, (1, 0), 1)
-    path = memory.keep(SECOND, {"shape": (3, 2), "prior": 0.25})
+    path = memory.save_own_model(SECOND, {"shape": (3, 2), "prior": 0.25})
     memory.forget()
     assert path == tmp_path / "models" / "7-a_b.safetensors"
     assert [p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob("*")] == ["models", f"models/{path.name}"]
     assert torch.equal(load_file(path)["x"], SECOND["x"])
     assert StoredTensors.read(path).facts == {**MINE, "run": "7", "site": "a/b", "shape": [3, 2], "prior": 0.25}
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-    memory.keep(FIRST, {})  # a new one takes its place
+    memory.save_own_model(FIRST, {})  # a new one takes its place
     assert torch.equal(load_file(path)["x"], FIRST["x"])
 
 
 def test_a_model_of_another_run_is_not_overwritten_and_not_taken_for_its_own(tmp_path: Path) -> None:
     """Where two runs and sites make one name of a file."""
     first, second = Memory(str(tmp_path), "7", "north-b", MINE), Memory(str(tmp_path), "7-north", "b", MINE)
-    path = first.keep(FIRST, {})
+    path = first.save_own_model(FIRST, {})
     assert path == second.model_path
-    for touch in (lambda: second.keep(SECOND, {}), lambda: second.kept(torch.device("cpu"))):
+    for touch in (lambda: second.save_own_model(SECOND, {}), lambda: second.own_model(torch.device("cpu"))):
         with pytest.raises(StateError, check=has("run = '7'", "run = '7-north'")):
             touch()
     assert torch.equal(load_file(path)["x"], FIRST["x"])
@@ -299,13 +299,13 @@ def test_a_folder_that_somebody_else_made_is_no_private_one(
 
 def _keep_for_ever(memory: Memory) -> None:
     while True:
-        memory.keep(FIRST, {})
-        memory.keep(SECOND, {})
+        memory.save_own_model(FIRST, {})
+        memory.save_own_model(SECOND, {})
 
 
 def test_a_process_killed_while_keeping_leaves_a_whole_model(tmp_path: Path) -> None:
     memory = Memory(str(tmp_path), "7", "north", MINE)
-    memory.keep(FIRST, {})
+    memory.save_own_model(FIRST, {})
     for delay in (0.01, 0.03, 0.05):
         writer = multiprocessing.get_context("fork").Process(target=_keep_for_ever, args=(memory,))
         writer.start()
@@ -325,7 +325,7 @@ def test_whoever_is_asked_again_begins_with_what_was_remembered_before(tmp_path:
     It may miss messages. At the end of a round that is stored, or not: what is committed is an earlier one then.
     """
     memory = Memory(str(tmp_path / secrets.token_hex(4)), "run", "north")
-    remembered: dict[Place, float] = {}
+    remembered: dict[Position, float] = {}
     committed, asked, at = 0, 0, (1, 0)
     for step in range(data.draw(st.integers(1, 15))):
         if at[0] > asked:  # in a new round

@@ -180,7 +180,7 @@ class Planting(SiteGrid):
         self.file = theirs.model_path if model else path_of(theirs.folder, (1, 0))
         vectors = {"cx": torch.ones(5)}
         if model:
-            theirs.keep(vectors, {})
+            theirs.save_own_model(vectors, {})
         else:
             theirs.save(vectors, (1, 0), 1)
         self.planted = self.file.read_bytes()

@@ -21,6 +21,7 @@ from edelweiss.client_app.cli import main
 from edelweiss.client_app.connection import JoinConfig
 from edelweiss.client_app.policy import Policy, PolicyError
 from edelweiss.client_app.policy.records import Records
+from edelweiss.client_app.policy.rules import Secret
 from edelweiss.common import Value
 from edelweiss.datasets import Facts
 from edelweiss.federation import RunError, Site
@@ -32,6 +33,20 @@ from tests.said import has, lines, warnings
 from tests.server_app.sites import SiteGrid, hospitals, question, run_at, saddle_job, site_job, table, write_table
 
 # ---------------------------------------------------------------------- the file
+
+
+def test_the_value_of_a_secret_rule_is_never_said() -> None:
+    class Stricter(Policy):
+        pepper: Secret = ""
+
+    before, after = (
+        Stricter.model_validate({}),
+        Stricter.model_validate({"pepper": "p", "seed": "s", "compare-patients": "c", "most-rounds": 7}),
+    )
+    [*secrets, rounds] = sorted(before.changes(after), key=lambda text: "most-rounds" in text)
+    assert len(secrets) == 3
+    assert not any("'" in text for text in secrets)
+    assert "7" in rounds
 
 
 def test_everything_wrong_with_a_policy_is_told_at_once(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from edelweiss.client_app.site import OpenSite
 from edelweiss.common import Value
 from edelweiss.config import ConfigError, RunConfig
 from edelweiss.datasets import Facts, load_site
-from edelweiss.datasets.files import Places
+from edelweiss.datasets.files import SearchPath
 from edelweiss.datasets.image_file import ImageForm
 from edelweiss.datasets.patient_ids import keyed_holdout
 from edelweiss.datasets.site import read_site
@@ -37,7 +37,7 @@ KEY = "0badc0de" * 8
 def patients() -> tuple[np.ndarray, np.ndarray]:
     """The 303 patients of Cleveland; without the file, as many of the breast cancer data."""
     if os.environ.get("EDELWEISS_DATA"):
-        source = SOURCES["heart-disease"].read(Places.of("", False))
+        source = SOURCES["heart-disease"].read(SearchPath.of("", False))
         here = source.groups == source.group_names.index("cleveland")
         return source.inputs.numpy()[here].astype(float), source.classes[here]
     features, labels = load_breast_cancer(return_X_y=True)

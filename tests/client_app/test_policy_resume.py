@@ -67,16 +67,16 @@ def test_a_refusal_holds_that_comes_while_a_message_is_at_hand(
     hospital: Hospital, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The site notes how far the run is after the operator has refused it."""
-    followed = gate._followed
+    followed = gate._advance
 
     def meanwhile(record: RunRecord, *rest: Any) -> RunRecord:
         assert main(["refuse", record.run, "--state-dir", str(hospital.state)]) == 0
-        monkeypatch.setattr(gate, "_followed", followed)
+        monkeypatch.setattr(gate, "_advance", followed)
         return followed(record, *rest)
 
     with hospital.run() as grid:
         assert isinstance(begun(grid), Facts)
-        monkeypatch.setattr(gate, "_followed", meanwhile)
+        monkeypatch.setattr(gate, "_advance", meanwhile)
         train(grid, run=KEY)
         assert "its operator refused the run" in train(grid, run=KEY, round=2)
 

@@ -11,8 +11,7 @@ import torch
 
 from edelweiss.client_app.cli import main
 from edelweiss.client_app.connection import JoinConfig
-from edelweiss.client_app.doctor import examine
-from edelweiss.client_app.doctor.finding import Finding
+from edelweiss.client_app.doctor import Finding, examine
 from edelweiss.client_app.policy.records import Records
 from edelweiss.common import Value
 from edelweiss.models.storage import StoredTensors

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from edelweiss.datasets import DataConfig, DataError, load_site, load_test
-from edelweiss.datasets.files import Places
+from edelweiss.datasets.files import SearchPath
 from edelweiss.datasets.sources import harbox
 from edelweiss.datasets.sources.harbox import FEATURES
 from tests.datasets.helpers import write_users
@@ -61,7 +61,7 @@ def test_fewer_sites_than_users_get_whole_users(tmp_path: Path) -> None:
 
 def test_tables_are_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_users(tmp_path / "harbox", users=2)
-    places = Places.of(str(tmp_path), False)
+    places = SearchPath.of(str(tmp_path), False)
     first = harbox.read(places)
     monkeypatch.setattr(harbox, "decode", lambda files: pytest.fail("parsed again"))
     assert torch.equal(harbox.read(places).inputs, first.inputs)

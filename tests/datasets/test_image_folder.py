@@ -13,7 +13,7 @@ from PIL import Image
 from edelweiss.common import ConfigError
 from edelweiss.config import RunConfig
 from edelweiss.datasets import DataConfig, DataError, load_site, load_test
-from edelweiss.datasets.files import Places
+from edelweiss.datasets.files import SearchPath
 from edelweiss.datasets.image_file import ImageForm
 from edelweiss.datasets.source import Source
 from edelweiss.datasets.sources import image_folder
@@ -53,7 +53,7 @@ def write_tiny(root: Path) -> Path:
 
 
 def read(root: Path, size: int = 0) -> Source:
-    return image_folder.read(Places.of(str(root), False), ImageForm(size))
+    return image_folder.read(SearchPath.of(str(root), False), ImageForm(size))
 
 
 def problem(root: Path, size: int = 0) -> DataError:

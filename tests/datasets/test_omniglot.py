@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from edelweiss.datasets import DataConfig, DataError, load_site, load_test
-from edelweiss.datasets.files import Places
+from edelweiss.datasets.files import SearchPath
 from edelweiss.datasets.source import Source
 from edelweiss.datasets.sources import omniglot
 from edelweiss.datasets.vision import import_torchvision
@@ -22,7 +22,7 @@ SMALL = omniglot.PARTS[1]
 
 
 def read(root: Path) -> Source:
-    return omniglot.read(Places.of(str(root), False))
+    return omniglot.read(SearchPath.of(str(root), False))
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_torchvision_downloads_both_sets_where_none_is_found(tmp_path: Path, mon
         write_zips(Path(root) / "omniglot-py", names=omniglot.PARTS[0])
 
     monkeypatch.setattr(import_torchvision().datasets, "Omniglot", download)
-    assert omniglot.read(Places.of(str(tmp_path), True)).class_count == 24
+    assert omniglot.read(SearchPath.of(str(tmp_path), True)).class_count == 24
     assert asked == [True, False]
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from edelweiss.datasets import DataConfig, DataError, load_site, load_test
-from edelweiss.datasets.files import Places
+from edelweiss.datasets.files import SearchPath
 from edelweiss.datasets.sources import cifar, heart_disease
 from edelweiss.datasets.vision import import_torchvision
 from tests.datasets.helpers import CIFAR_CLASSES, write_hearts, write_mnist, write_tar
@@ -117,7 +117,7 @@ def test_a_tar_of_jpeg_files(tmp_path: Path, place: str) -> None:
 
 
 def decoded(root: Path) -> np.ndarray:
-    return cifar.read("cifar10", "CIFAR10", 10, Places.of(str(root), False)).inputs.numpy()
+    return cifar.read("cifar10", "CIFAR10", 10, SearchPath.of(str(root), False)).inputs.numpy()
 
 
 def test_the_tar_is_decoded_once_and_again_when_it_changes(

@@ -372,8 +372,9 @@ def test_sites_with_too_few_characters_are_named_before_training(tmp_path: Path)
     with pytest.raises(RunError) as refusal:
         simulate(job(tmp_path, **{"maml.ways": 9}))
     assert str(refusal.value).splitlines() == [
-        f"site 'site-{k}' has, to train on, 8 classes with at least 4 samples (maml.shots = 1, maml.queries = 3), and "
-        "a task needs maml.ways = 9: lower these keys, or give each site more of the data (fewer sites)"
+        f"site 'site-{k}' has too few training samples: 8 classes with at least 4 samples (maml.shots = 1, "
+        "maml.queries = 3), and a task needs maml.ways = 9: lower these keys, or give each site more of the data "
+        "(fewer sites)"
         for k in range(3)
     ]
     assert simulate(job(tmp_path, **{"maml.ways": 8}, rounds=1)).metrics, "the advice works"

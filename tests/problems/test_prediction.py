@@ -15,7 +15,7 @@ from PIL import Image
 
 from edelweiss.config import RunConfig, read_overrides
 from edelweiss.datasets import DataError, DataSummary, ModelSchema, load_site, load_test
-from edelweiss.datasets.site.inference_input.chunks import BLOCK
+from edelweiss.datasets.site.inference_input import BLOCK
 from edelweiss.datasets.sources.bundled import BREAST_CANCER
 from edelweiss.lab.cli import main
 from edelweiss.models import ModelError
@@ -94,7 +94,7 @@ def test_chunks_change_nothing(finished: Result, tmp_path: Path, monkeypatch: py
     file = write(tmp_path / "patients.csv", BREAST_CANCER, np.tile(inputs, (20, 1)).tolist())
     model = TrainedModel.read(finished.folder)
     predict(model, file, tmp_path / "whole.csv")
-    monkeypatch.setattr("edelweiss.datasets.site.inference_input.table.CELLS", 1)
+    monkeypatch.setattr("edelweiss.datasets.site.inference_input.CELLS", 1)
     largest = []
     scored = TrainedModel.scores
     monkeypatch.setattr(TrainedModel, "scores", lambda self, rows: largest.append(len(rows)) or scored(self, rows))
@@ -268,7 +268,7 @@ def test_what_is_no_table_of_the_model_s_is_refused(
 def test_all_that_is_wrong_is_told_at_once_over_all_chunks(
     studied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edelweiss.datasets.site.inference_input.table.CELLS", 1)
+    monkeypatch.setattr("edelweiss.datasets.site.inference_input.CELLS", 1)
     rows: list[list[object]] = [[0, 0, 0, "low"] for _ in range(3 * BLOCK)]
     rows[4][3] = "middling"
     rows[7][0] = 51

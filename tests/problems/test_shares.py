@@ -14,7 +14,7 @@ from edelweiss.problems import PROBLEMS
 from edelweiss.problems.base import Batch
 from edelweiss.problems.network import NetworkProblem
 from edelweiss.server_app.console import Progress
-from edelweiss.server_app.data_summary import placed, pooled
+from edelweiss.server_app.data_summary import assign_places, pooled
 from edelweiss.strategies.coda import Coda
 from tests.problems.example import BINARY_MINIMAX, batch, changed_by_a_constant, make, opened, point
 
@@ -121,7 +121,7 @@ def test_a_run_takes_p_from_the_counts_of_its_sites_as_they_are_weighted(weighti
         7: Facts(name="a", examples=8, positives=2, shape=(3,)),
         8: Facts(name="b", examples=4, positives=3, shape=(3,)),
     }
-    assert pooled(config, placed(config, told), Progress(quiet=True)).prior == pytest.approx(expected)
+    assert pooled(config, assign_places(config, told), Progress(quiet=True)).prior == pytest.approx(expected)
 
 
 # ---------------------------------------------------------------------- batches with other shares

@@ -9,7 +9,7 @@ from edelweiss.config import RunConfig
 from edelweiss.datasets import Facts
 from edelweiss.federation import RunError
 from edelweiss.server_app.console import Progress
-from edelweiss.server_app.data_summary import placed, pooled
+from edelweiss.server_app.data_summary import assign_places, pooled
 from tests.said import has
 
 
@@ -25,7 +25,7 @@ def test_sites_are_in_the_order_in_which_people_count() -> None:
             )
             for place in arrived
         }
-        sites = list(placed(config, told))
+        sites = list(assign_places(config, told))
         assert [site.name for site in sites] == names
         assert [site.index for site in sites] == list(range(len(names)))
 
@@ -38,4 +38,4 @@ def test_a_site_without_training_samples_is_none_of_the_other_class(positives: i
         2: Facts(name="empty", examples=0, held_out=2, positives=0, shape=(3,)),
     }
     with pytest.raises(RunError, check=has(key="classes", value={positives > 0})):
-        pooled(config, placed(config, told), Progress(quiet=True))
+        pooled(config, assign_places(config, told), Progress(quiet=True))

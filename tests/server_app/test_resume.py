@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from flwr.app import Message
 
-from edelweiss.client_app.memory import places
+from edelweiss.client_app.memory import positions
 from edelweiss.common import Value, with_resumed
 from edelweiss.config import RunConfig
 from edelweiss.federation import Checkpoints, RunError
@@ -254,7 +254,9 @@ class Watching(LocalGrid):
     """Notes how many memories of one site there are when messages leave."""
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        self.most = max([getattr(self, "most", 0), *(len(places(site)) for site in self.states.folder.glob("run-*/*"))])
+        self.most = max(
+            [getattr(self, "most", 0), *(len(positions(site)) for site in self.states.folder.glob("run-*/*"))]
+        )
         return super().push_messages(messages)
 
 

@@ -12,6 +12,7 @@ import torch
 from flwr.app import Message
 
 from edelweiss.federation import (
+    LATER,
     FederatedStrategy,
     Oracle,
     Reply,
@@ -256,3 +257,17 @@ def test_what_is_declared_is_enough_and_has_to_be_returned(tmp_path: Path, monke
     for missing, name in (("downs", "'rounds'"), ("ups", "'step'"), ("keeps", "'last'")):
         with pytest.raises((RunError, StrategyError), match=name):
             simulate(enrolled(monkeypatch, tmp_path, **{"messages": table, missing: False}))
+
+
+def test_one_more_averaged_vector_needs_the_row_that_the_message_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server's default merges it into the state, and sends the whole state from round 2 on."""
+    own: dict[str, Any] = {"downs": False, "keeps": False, "broadcast": FedAvg.broadcast}
+    table = FedAvg.messages + Table(up(step="d"))
+    with pytest.raises((RunError, StrategyError)) as error:
+        simulate(enrolled(monkeypatch, tmp_path, messages=table, aggregate=FedAvg.aggregate, **own))
+    [row] = re.findall(r"add (down\(.*?\))", str(error.value))
+    table += Table(eval(row, {"down": down, "LATER": LATER}))
+    run = simulate(enrolled(monkeypatch, tmp_path, messages=table, aggregate=FedAvg.aggregate, **own))
+    assert len(run.metrics) == ROUNDS

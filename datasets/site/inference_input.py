@@ -1,10 +1,11 @@
-"""A table of new patients, read by column name."""
+"""New patients to use a model on: a table or a list of images, read in chunks, by column name, without labels."""
 
 from __future__ import annotations
 
 import csv
 import io
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,14 +13,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from edelweiss.common import hint
-from edelweiss.common.files import is_file, reason
+from edelweiss.common import hint, shown
+from edelweiss.common.files import as_path, is_file, reason
 from edelweiss.datasets.errors import DataError, examples
 from edelweiss.datasets.facts import columns_hash
+from edelweiss.datasets.image_faults import Faults, Kind
+from edelweiss.datasets.image_file import ImageForm
+from edelweiss.datasets.images import read_images
 from edelweiss.datasets.numbers import LARGEST
 from edelweiss.datasets.site.header import LOOKED_AT, SEPARATORS, START, no_names, separated, wrong_names
-from edelweiss.datasets.site.inference_input.chunks import BLOCK, Chunk, bounded
+from edelweiss.datasets.site.images import located
 from edelweiss.datasets.site.table import as_text, looks_like, numbers_in
 
 if TYPE_CHECKING:
@@ -28,8 +33,54 @@ if TYPE_CHECKING:
     from edelweiss.datasets.data_summary import DataSummary
     from edelweiss.datasets.model_schema import ModelSchema
 
+BLOCK = 1024  # rows per evaluation step; chunks of whole blocks give the same bits
+LONGEST = 2**24  # characters of a line
 CELLS = 2**20  # cells per chunk, roughly
 FIRST = 5  # rows named in a message
+
+
+def open_inference_input(
+    place: str | Path, meaning: ModelSchema, data_summary: DataSummary, others: Sequence[str] = ()
+) -> InferenceTable | InferenceImages:
+    """Open a file of patients, or a folder that holds one like a site's folder.
+
+    Raises
+    ------
+    DataError
+        If it does not exist or does not fit the model.
+    """
+    images = len(data_summary.shape) == 3
+    wanted = ("labels.csv",) if images else ("data.csv", "data.parquet")
+    try:
+        path = as_path(place)
+        if path.is_dir():
+            found = [path / name for name in wanted if is_file(path / name)]
+            if len(found) != 1:
+                raise DataError(f"{path} holds {len(found)} of {', '.join(wanted)}: name one file")
+            [path] = found
+    except OSError as error:
+        raise DataError(f"{shown(str(place))} cannot be read: {reason(error)}") from None
+    if not is_file(path):
+        raise DataError(f"{path}: there is no such file")
+    return (
+        InferenceImages(path, meaning, data_summary) if images else InferenceTable(path, meaning, data_summary, others)
+    )
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Some patients."""
+
+    inputs: Tensor  # shape (n, F) float32, NaN where missing, or (n, C, H, W) uint8
+    kept: list[list[str]]  # per patient, the values of the columns that are not features
+
+
+def bounded(stream: io.TextIOWrapper) -> Iterator[str]:
+    """Yield the lines of a file; raise ValueError for an overlong one."""
+    while line := stream.readline(LONGEST):
+        if len(line) == LONGEST:
+            raise ValueError(f"a line has more than {LONGEST:,} characters")
+        yield line
 
 
 class Wrong:
@@ -264,3 +315,59 @@ class InferenceTable:
     def _unreadable(self, error: Exception) -> DataError:
         text = f"{self.file} cannot be read: {reason(error)}; it must be UTF-8 text separated by {self._separator!r}"
         return DataError(text if not self._parquet else f"{self.file} cannot be read: {reason(error)}")
+
+
+class InferenceImages:
+    """Images of patients, listed as in ``labels.csv``: a column ``path`` and any others. Opening it reads the list.
+
+    Attributes as for `InferenceTable`; all columns are kept.
+    """
+
+    missing = 0
+
+    def __init__(self, file: Path, meaning: ModelSchema, data_summary: DataSummary) -> None:
+        self.file, self.notes = file, list[str]()
+        self._shape = data_summary.shape
+        # A colour model takes grey images; a grey model takes colour images only if it was trained with image-colour.
+        colour = "rgb" if meaning.image_colour == "auto" and data_summary.shape[0] == 3 else meaning.image_colour
+        self._form = ImageForm(meaning.image_size, meaning.image_fit, colour)
+        try:
+            with file.open(encoding="utf-8-sig", newline="") as stream:
+                self.kept, *self._rows = [
+                    tuple(map(str.strip, line)) for line in csv.reader(bounded(stream)) if line
+                ] or [()]
+        except (OSError, ValueError, csv.Error) as error:
+            raise DataError(f"{file} cannot be read: {reason(error)}") from None
+        wrong = list(wrong_names(file, self.kept))
+        if "path" not in self.kept:
+            columns = ", ".join(self.kept) or "none"
+            wrong.append(DataError(f"{file}: no column 'path', which names the images; columns: {columns}", key="path"))
+        for number, row in enumerate(self._rows, 1):
+            if len(row) != len(self.kept):
+                text = f"row {number} has {len(row)} values for {len(self.kept)} columns"
+                wrong.append(DataError(f"{file}: {text}"))
+        if not self._rows:
+            wrong.append(DataError(f"{file} has no rows"))
+        if wrong:
+            raise DataError.join(wrong)
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Decode the images; see `InferenceTable.chunks`."""
+        faults, place = Faults(self.file, self.file.name), self.kept.index("path")
+        for start in range(0, len(self._rows), BLOCK):
+            rows = self._rows[start : start + BLOCK]
+            paths = {f"row {number} ({shown(row[place])})": row[place] for number, row in enumerate(rows, start + 1)}
+            problems: list[DataError] = []
+            images = read_images(located(self.file.parent, paths, faults), self._form, faults, problems)
+            if problems or faults.errors():
+                continue
+            if images.shape[1:] != self._shape:
+                (have, need) = ("x".join(map(str, shape)) for shape in (images.shape[1:], self._shape))
+                wrong = f"have the shape {have}, and the model takes {need}"
+                kind = Kind(wrong, "convert them as in training", "refused")
+                faults.add(kind, f"rows {start + 1} to {start + len(rows)}")
+            else:
+                yield Chunk(torch.from_numpy(images), [list(row) for row in rows])
+        if found := faults.errors():
+            raise DataError.join(found)
+        self.notes += map(str, faults.warnings())
