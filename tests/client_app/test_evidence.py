@@ -123,7 +123,7 @@ def test_two_models_are_compared_once(tmp_path: Path) -> None:
         assert record(of_two(grid, merged=merged)) == record(of_two(grid, merged=merged))
         more = changed(changed(merged, 0, 1), 2, 1)
         assert "over here, or was requested differently" in refused(of_two(grid, merged=more))
-        assert "over here, or was asked for otherwise" in refused(of_two(grid))
+        assert "over here, or was requested differently" in refused(of_two(grid))
 
 
 @pytest.mark.parametrize("change", [(0, 1), (1, -1), (3, 1)], ids=str)
@@ -165,4 +165,4 @@ def test_a_run_without_a_second_model_is_told_nothing_of_one(tmp_path: Path) -> 
     with hospital(tmp_path, 1).run(**LAST) as grid:
         answer(grid)
         assert "'merged' is an unknown key" in refused(answer(grid, merged=[b""] * 4))
-        assert "'other' is no record" in refused(of_two(grid))
+        assert "'other' is an unexpected record" in refused(of_two(grid))
