@@ -21,7 +21,7 @@ def finished(folder: Path, **keys: Value) -> Path:
     """Run at three hospitals; return the run folder."""
     config = site_job(folder, **{"algorithm": "fedrep", "model": "mlp", "hidden": 8, "rounds": 3, **keys})
     with SiteGrid(config, hospitals(folder)) as grid:
-        return coordinate(config, grid, Progress(quiet=True)).folder
+        return coordinate(config, grid.fix_secrets(), Progress(quiet=True)).folder
 
 
 def newcomer(folder: Path, rows: int = 80, classes: int = 2) -> Path:

@@ -105,7 +105,7 @@ GOOD = "a,b,label\n1,2.5,0\n3,4.5,1\n5,6.5,0\n"
 BAD = {  # the table, what the coordinator is told, what only the site's own log says
     "no label column": ("a,b,outcome\n1,2,0\n3,4,1\n", "the label column is not among its 3 columns", "outcome"),
     "a feature that is no number": ("a,b,label\n1,severe-4711,0\n3,4,1\n", "a column has 1 values", "severe-4711"),
-    "three label values": ("a,b,label\n1,2,0\n3,4,1\n5,6,4711\n", "3 different values", "4711"),
+    "three label values": ("a,b,label\n1,2,0\n3,4,1\n5,6,4711\n", "3 distinct values", "4711"),
     "two labels of no known pair": ("a,b,label\n1,2,sick4711\n3,4,well\n", "0/1", "sick4711"),
     "a missing label": ("a,b,label\n4711,2,\n3,4,1\n", "the label is missing in 1 rows", "row 1"),
     "zero rows": ("a,b,label\n", "data.csv has no rows", ""),

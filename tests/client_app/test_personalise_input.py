@@ -109,7 +109,7 @@ def _state_is_a_file(run: Path, data: Path) -> Sequence[str]:
 @pytest.mark.parametrize(
     ("spoil", "code", "expected"),
     [
-        (_no_config, 1, ["is no run folder", "config.toml"]),
+        (_no_config, 1, ["is not a run folder", "config.toml"]),
         (_no_model, 1, ["the run left no model.safetensors", "stopped"]),
         (_half_a_model, 1, ["model.safetensors cannot be used"]),
         (_no_facts, 1, ["describe its inputs"]),
@@ -118,7 +118,7 @@ def _state_is_a_file(run: Path, data: Path) -> Sequence[str]:
         (_all_is_head, 1, ["no separable head"]),
         (_no_data, 1, ["private-new cannot be read", "data.csv"]),
         (_other_width, 1, ["of size 3", "of size 4"]),
-        (_other_columns, 1, ["other names", "age"]),
+        (_other_columns, 1, ["not those that the model was trained on", "age"]),
         (_nothing_held_out, 1, ["no sample is held out", "holdout-share"]),
         (_three_labels, 1, ["label"]),
         (_one_class, 1, ["to train on are negative", "needs both classes", "check the label column"]),

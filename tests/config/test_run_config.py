@@ -56,7 +56,7 @@ def test_pyproject_and_code_have_equal_defaults() -> None:
 def test_every_key_in_pyproject_has_a_comment() -> None:
     text = PYPROJECT.read_text(encoding="utf-8")
     lines = text[text.index("[tool.flwr.app.config]") :].splitlines()
-    keys = [line for line in lines if re.match(r"[a-z0-9-]+ *=", line)]
+    keys = [line for line in lines if re.match(r"[a-z0-9.-]+ *=", line)]
     assert len(keys) == len(declared())
     assert [line for line in keys if not re.search(r"# .*\w", line.split("=", 1)[1])] == []
 

@@ -18,7 +18,7 @@ JOB: dict[str, Any] = {"dataset": "breast-cancer", "sites": 3, "rounds": 3, "loc
     ("keys", "said"),
     [
         ({"algorithm": "coda-plus"}, "a stage ends with the average of its iterates"),
-        ({"algorithm": "codasca", "output": "random"}, "a round drawn by the seed"),
+        ({"algorithm": "codasca", "output": "random"}, "that of a random round"),
         ({"algorithm": "local-sgda", "output": "average"}, "the average over the rounds of a stage"),
         ({"algorithm": "codasca"}, ""),
     ],
@@ -29,5 +29,5 @@ def test_what_the_last_values_are_of(
     folder = simulate(JOB | keys | {"model": "linear", "runs-dir": str(tmp_path)}, quiet=False).folder
     printed, page = " ".join(capsys.readouterr().out.split()), html(Content.read(folder))
     for text in (printed, page):
-        assert ("may be worse than those before" in text) == bool(said)
+        assert ("may be worse than earlier ones" in text) == bool(said)
     assert said in printed

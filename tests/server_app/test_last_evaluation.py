@@ -29,7 +29,7 @@ def test_the_last_evaluation_is_announced_and_on_a_terminal_counted(
     with LocalGrid(RunConfig.parse(saddle_job(tmp_path, rounds=2, sites=5, workers=workers)), unused_run_id()) as grid:
         coordinate(grid.config, grid, progress)
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", out.getvalue())
-    before, _, rest = plain.partition(f"the last evaluation, {'sites' if terminal else 'at 5 sites'}")
+    before, _, rest = plain.partition(f"final evaluation{', sites' if terminal else ' at 5 sites'}")
     assert "round 1/2" in before
     assert "round 2/2" in rest
     counted = list(map(int, re.findall(r"(\d)/5", rest)))

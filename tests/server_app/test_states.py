@@ -60,9 +60,9 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_on_a_disk_it_has_the_same_bits(workers: int, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     keys = {"algorithm": "codasca", "engine": "local", "workers": workers, "fraction": 0.5, "sites": 6, "rounds": 4}
     memory = simulate(job(tmp_path / "a", **keys), quiet=False)
-    assert "remember" not in capsys.readouterr().out
+    assert "memories" not in capsys.readouterr().out
     disk = simulate(job(tmp_path / "b", **keys, state_memory=1e-9), quiet=False)
-    assert "what the sites remember" in capsys.readouterr().out
+    assert "the sites' memories" in capsys.readouterr().out
     for name, vector in memory.arrays.items():
         np.testing.assert_array_equal(vector, disk.arrays[name])
 

@@ -391,7 +391,6 @@ MAML = 'problem="maml" algorithm="local-scgdm" dataset="digits" partition="iid"'
 @pytest.mark.parametrize(
     ("job", "code", "said"),
     [
-        ('problem="auprc" algorithm="fcsg" thin-share=0.1', 1, ["problem = 'auprc'", "site-4", 'such as "iid"']),
         (f"{MAML} maml.ways=11 maml.queries=5", 1, ["10 classes with at least 6 samples", "ways = 11: lower"]),
         (f"{MAML} maml.queries=500", 1, ["0 classes with at least 501", "queries = 500", "ways = 5: lower"]),
         (f"{MAML} maml.shots=0", 2, ["shots = 0: ", ">= 1"]),
