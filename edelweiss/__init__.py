@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from edelweiss.run import Run as Run
     from edelweiss.run import load_run as load_run
     from edelweiss.simulation import compare as compare
+    from edelweiss.simulation import recommend as recommend
     from edelweiss.simulation import register as register
     from edelweiss.simulation import simulate as simulate
     from edelweiss.simulation import sweep as sweep
@@ -52,7 +53,7 @@ _HOMES = {
     ),
     "edelweiss.problems.metrics": "Metric",
     "edelweiss.run": "Run load_run",
-    "edelweiss.simulation": "compare register simulate sweep",
+    "edelweiss.simulation": "compare recommend register simulate sweep",
     "pydantic": "Field",
     "edelweiss.strategies": (
         "AccFCSGM AdaFgda Alone Cdma Coda CodaPlus Codasca DPSGD DePRL DisPFL Ditto FCSG FCSGM FedAdam FedAvg FedBN "

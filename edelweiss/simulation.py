@@ -123,7 +123,11 @@ def register(
 
 
 def compare(
-    *runs: Run | str | os.PathLike[str], metrics: Sequence[str] = (), versus: str = "", to: str | os.PathLike[str] = ""
+    *runs: Run | str | os.PathLike[str],
+    metrics: Sequence[str] = (),
+    versus: str = "",
+    corrected: bool = False,
+    to: str | os.PathLike[str] = "",
 ) -> Comparison:
     """Compare finished runs: means over seeds, paired differences with intervals, costs.
 
@@ -135,6 +139,8 @@ def compare(
         Such as ``"auroc"`` or ``"pooled.auprc"``; differences are in the first. By default the problem's own.
     versus : str
         The row that others are compared with; by default the first.
+    corrected : bool
+        Whether the intervals of differences are wide enough to hold together (Bonferroni).
     to : path
         A folder for CSV, Markdown, LaTeX and curves; by default nothing is written.
 
@@ -147,7 +153,7 @@ def compare(
     from edelweiss.lab.compare.folders import read
 
     found, notes = read([str(run.folder) if isinstance(run, Run) else os.fspath(run) for run in runs])
-    comparison = Comparison.of(found, list(metrics), versus, notes)
+    comparison = Comparison.of(found, list(metrics), versus, notes, corrected=corrected)
     if to:
         comparison.write(Path(to))
     return comparison
@@ -206,6 +212,64 @@ def sweep(
             file = stack.enter_context(Scratch()) / file
             file.write_text(_sweep_toml({**study, "base": base}), encoding="utf-8")
         return folder.sweep(file, os.fspath(to) or f"runs/{file.stem}", jobs or cores(), metrics=metrics)[1]
+
+
+def recommend(
+    data: Any = None,
+    problem: Problem | type[Problem] | str = "",
+    *,
+    model: str | Callable[..., Module] = "",
+    to: str | os.PathLike[str] = "runs/recommend",
+    jobs: int = 0,
+    draws: int = 5,
+    seeds: int = 6,
+    select: str = "",
+    **keys: Value | os.PathLike[str],
+) -> Comparison:
+    """Find out which recipe suits the data: each of a few is tuned alike and compared with cross-entropy.
+
+    The recipes are cross-entropy and class-weighted cross-entropy with FedAvg, Local SGDA for AUROC, and Ditto, which
+    trains a model for each site. Of each, ``draws`` random step sizes are tried at one seed and the best by the sites'
+    held-out samples is run with ``seeds`` others. Call it under ``if __name__ == "__main__":``, as `sweep`.
+
+    Parameters
+    ----------
+    data, model
+        As of `simulate`.
+    problem : Problem or str
+        Only says whether there are two classes or more: with ``"cross-entropy"`` the recipes are for several classes,
+        and compared by the accuracy in the worst class.
+    to : path
+        The folder of its runs and results.
+    jobs : int
+        Runs at a time; 0: one per core.
+    draws, seeds : int
+        Step sizes tried, at least 1, and runs compared, at least 2, of each recipe.
+    select : str
+        What chooses and compares, by default the mean AUROC over sites: ``"over-sites.auprc.mean"``.
+    **keys
+        Any run-config key, as of `simulate`.
+
+    Returns
+    -------
+    Comparison
+        With cross-entropy, in intervals that hold together (Bonferroni); its last note says which recipes are shown to
+        be better or worse, and of which no difference was shown. The folder has the run-config to take as winner.toml.
+
+    Raises
+    ------
+    edelweiss.config.ConfigError
+        Listing everything that is wrong with the arguments.
+    edelweiss.lab.sweep.workers.StoppedError
+        When a run cannot be done.
+    """
+    from edelweiss.common.cores import cores
+    from edelweiss.lab.recommend import recommend as compared
+
+    leave_unguarded_script()
+    with _settings("", problem, data, model, (), keys) as settings:
+        how: dict[str, Any] = {"draws": draws, "seeds": seeds, "select": select}
+        return compared(settings, os.fspath(to), jobs or cores(), **how)[1]
 
 
 def _sweep_toml(study: Mapping[str, Any]) -> str:

@@ -20,6 +20,7 @@ def takes(parser: argparse.ArgumentParser) -> None:
     metric = "such as auroc, or pooled.auprc; may be repeated: differences are in the first"
     parser.add_argument("--metric", action="append", default=[], help=metric)
     parser.add_argument("--versus", default="", metavar="GROUP", help="the group to compare with; default: the first")
+    parser.add_argument("--corrected", action="store_true", help="widen intervals by the number of differences")
     parser.add_argument(
         "--against", action="append", choices=AGAINST, help="what curves are drawn against; may be repeated"
     )
@@ -40,7 +41,7 @@ def main(options: argparse.Namespace) -> int:
         if options.to and (wrong := unwritable(options.to)):
             raise ConfigError("command", [f"--to {shown(options.to)}: {wrong}"])
         found, notes = read(options.runs)
-        comparison = Comparison.of(found, options.metric, options.versus, notes)
+        comparison = Comparison.of(found, options.metric, options.versus, notes, corrected=options.corrected)
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2

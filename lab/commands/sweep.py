@@ -5,10 +5,16 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from edelweiss.common.cores import cores
 from edelweiss.common.numbers import whole
 from edelweiss.lab.compare import AGAINST
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from edelweiss.lab.compare.comparison import Comparison
 
 SUMMARY = "do many runs, and choose among them"
 DESCRIPTION = "Do the runs of a grid or a random search, choose on held-out samples, and compare what was chosen."
@@ -28,16 +34,22 @@ def takes(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Do a sweep; returns the exit code."""
-    from edelweiss.common.files import reason
-    from edelweiss.config import ConfigError
     from edelweiss.lab.sweep.folder import sweep
-    from edelweiss.lab.sweep.workers import StoppedError
 
     to = options.to or f"runs/{options.file.stem}"
     how = {"metrics": options.metric, "against": options.against or ("rounds",)}
     how |= {"data_root": options.data_root, "engine": options.engine}
+    return carried_out(lambda: sweep(options.file, to, options.jobs, **how), to)
+
+
+def carried_out(command: Callable[[], tuple[Path, Comparison]], to: str) -> int:
+    """Carry out a sweep into a folder and print its comparison; returns the exit code."""
+    from edelweiss.common.files import reason
+    from edelweiss.config import ConfigError
+    from edelweiss.lab.sweep.workers import StoppedError
+
     try:
-        folder, comparison = sweep(options.file, to, options.jobs, **how)
+        folder, comparison = command()
         print(comparison.markdown())
         if (folder / "winner.toml").exists():
             print(f"run it with: edelweiss --run-config {folder / 'winner.toml'}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +48,8 @@ class Comparison:
         What one has to know to read the table.
     columns : dict
         Heading → the text of a group, by the name of any of its run folders: of a sweep, what was chosen.
+    corrected : bool
+        Whether the intervals of differences are wider by their number (Bonferroni), so that all hold together.
     """
 
     groups: list[Group]
@@ -56,6 +58,7 @@ class Comparison:
     found: list[Found]
     notes: list[str] = field(default_factory=list)
     columns: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    corrected: bool = False
 
     @classmethod
     def of(
@@ -65,6 +68,7 @@ class Comparison:
         versus: str = "",
         notes: Sequence[str] = (),
         columns: Mapping[str, Mapping[str, str]] | None = None,
+        corrected: bool = False,
     ) -> Comparison:
         """Compare run folders in some metrics, by default in those of a round's line that all have.
 
@@ -80,8 +84,13 @@ class Comparison:
         if versus and versus not in labels:
             raise ConfigError("command", [f"--versus: {unknown('group', versus, labels)}"])
         base = groups[labels.index(versus) if versus else 0]
-        comparison = cls(groups, chosen, base, found)
-        return cls(groups, chosen, base, found, [*comparison._notes(), *names, *notes], columns or {})
+        comparison = cls(groups, chosen, base, found, corrected=corrected)
+        return replace(comparison, notes=[*comparison._notes(), *names, *notes], columns=columns or {})
+
+    def difference(self, group: Group) -> Difference:
+        """Return a group's difference to the base, in the first metric."""
+        comparisons = max(1, len(self.groups) - 1) if self.corrected else 1
+        return Difference.between(group, self.base, next(iter(self.metrics)), comparisons)
 
     def _notes(self) -> Iterator[str]:
         path, heading = next(iter(self.metrics.items()))
@@ -90,9 +99,12 @@ class Comparison:
         over = " × ".join(f"{key} {', '.join(map(str, values))}" for key, values in seeds.items())
         yield f"Mean ± standard deviation over runs ({over}). Diverged runs are excluded from means."
         if len(self.groups) > 1:
+            corrected = (
+                "by Bonferroni wide enough to hold together" if self.corrected else "not corrected for their number"
+            )
             yield (
                 f"Differences in {heading} to {self.base.label}, paired by seed: mean and {CONFIDENCE:.0%} confidence "
-                "interval (Student's t over the pairs, not corrected for their number). An interval that contains 0 "
+                f"interval (Student's t over the pairs, {corrected}). An interval that contains 0 "
                 "shows no order. They are about seeds, which draw split, start and batches, not about other patients."
             )
         if (off := max(group.max_tie_error(path) for group in self.groups)) >= 5e-5:
@@ -101,9 +113,7 @@ class Comparison:
                 "differences show no order."
             )
         if alone := [
-            group.label
-            for group in self.groups
-            if group is not self.base and Difference.between(group, self.base, path).pairs < 2
+            group.label for group in self.groups if group is not self.base and self.difference(group).pairs < 2
         ]:
             yield f"Fewer than two pairs of equal seeds with {self.base.label}: {'; '.join(alone)}."
         yield from edges(self.found, path)
@@ -116,7 +126,7 @@ class Comparison:
 
     def lines(self) -> list[list[str]]:
         """Return the table: its heading, and a line per group."""
-        path, heading = next(iter(self.metrics.items()))
+        heading = next(iter(self.metrics.values()))
         several = len(self.groups) > 1
         differences = [f"difference in {heading}"] * several
         folder = {id(each.run): each.path.name for each in self.found}
@@ -127,7 +137,7 @@ class Comparison:
             line.append(str(len(group.runs)))
             line += [spread(group.values(each), group.max_tie_error(each)) for each in self.metrics]
             if several:
-                difference = Difference.between(group, self.base, path)
+                difference = self.difference(group)
                 shows = group is not self.base and difference.pairs > 1
                 line.append(str(difference) if shows else NOTHING)
             rounds = max((len(run.outcome.records) for run in group.converged), default=0)

@@ -59,13 +59,13 @@ class Difference:
     pairs: int
 
     @classmethod
-    def between(cls, group: Group, base: Group, path: str) -> Difference:
-        """Compare two groups; mean and half are NaN with fewer than two pairs."""
+    def between(cls, group: Group, base: Group, path: str, comparisons: int = 1) -> Difference:
+        """Compare two groups, as one of several comparisons; mean and half are NaN with fewer than two pairs."""
         ours, theirs = group.by_repeat(path), base.by_repeat(path)
         pairs = list((ours - theirs.reindex(ours.index)).dropna())
         if len(pairs) < 2:
             return cls(math.nan, math.nan, len(pairs))
-        return cls(statistics.mean(pairs), half_width(pairs), len(pairs))
+        return cls(statistics.mean(pairs), half_width(pairs, comparisons), len(pairs))
 
     @property
     def sign(self) -> int:
@@ -79,9 +79,12 @@ class Difference:
         return f"{self.mean:{form}} ({low:{form}} to {high:{form}})"
 
 
-def half_width(values: Sequence[float]) -> float:
-    """Return half the width of the confidence interval of a mean, from two values or more."""
+def half_width(values: Sequence[float], comparisons: int = 1) -> float:
+    """Return half the width of the confidence interval of a mean, from two values or more.
+
+    With several ``comparisons`` all of their intervals hold together at that confidence (Bonferroni).
+    """
     from scipy.stats import t
 
-    quantile = float(t.ppf((1 + CONFIDENCE) / 2, len(values) - 1))
+    quantile = float(t.ppf(1 - (1 - CONFIDENCE) / 2 / comparisons, len(values) - 1))
     return quantile * statistics.stdev(values) / math.sqrt(len(values))

@@ -24,12 +24,15 @@ from edelweiss.lab.sweep.jobs import Sweep
 from edelweiss.lab.sweep.workers import run
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from edelweiss.common import Value
+    from edelweiss.lab.compare.groups import Group
     from edelweiss.lab.sweep.job import Job
     from edelweiss.lab.sweep.study import Study
+
+    Decide = Callable[[Sweep[Study], Comparison], tuple[Job | None, str]]
 
 FREE = {"seeds", "draws"}  # of the file: with others, runs that are there stay good
 COPY = "sweep.toml"
@@ -45,8 +48,11 @@ def sweep(
     against: Sequence[str] = ("rounds",),
     data_root: str = "",
     engine: str = "processes",
+    decide: Decide | None = None,
 ) -> tuple[Path, Comparison]:
     """Do the runs of a file that are missing, ``jobs`` at a time; return the folder, and what was chosen, compared.
+
+    ``decide`` says which run is the winner and why, by intervals that hold together; by default the tuning seed does.
 
     Raises
     ------
@@ -67,7 +73,7 @@ def sweep(
     keep(file, content, folder)
     with owned(folder):
         run(runs, jobs, data_root, engine)
-        return folder, finish(runs, folder, metrics, against)
+        return folder, finish(runs, folder, metrics, against, decide)
 
 
 @contextmanager
@@ -103,7 +109,9 @@ def keep(file: Path, content: Mapping[str, Any], folder: Path) -> None:
     shutil.copyfile(file, there)
 
 
-def finish(sweep: Sweep[Study], folder: Path, metrics: Sequence[str], against: Sequence[str]) -> Comparison:
+def finish(
+    sweep: Sweep[Study], folder: Path, metrics: Sequence[str], against: Sequence[str], decide: Decide | None = None
+) -> Comparison:
     """Write the choice, the comparison of the chosen points, and the winner's run-config; return the comparison."""
     write_csv(folder / "choice.csv", list(choice(sweep)))
     forget(sweep)
@@ -112,9 +120,11 @@ def finish(sweep: Sweep[Study], folder: Path, metrics: Sequence[str], against: S
     if not best:
         raise ConfigError("sweep", lost)
     found, notes = read([str(sweep.folder / job.name) for job in different(sweep.chosen())])
-    comparison = Comparison.of(found, metrics, notes=[*notes, *lost, *choice_notes(sweep)], columns=columns(sweep))
-    if job := winner(sweep):
-        comparison.notes.append(reached(sweep, job, comparison))
+    about = [*notes, *lost, *choice_notes(sweep)]
+    comparison = Comparison.of(found, metrics, notes=about, columns=columns(sweep), corrected=decide is not None)
+    job, sentence = (decide or best_of_tuning)(sweep, comparison)
+    if job:
+        comparison.notes.append(sentence)
         (folder / "winner.toml").write_text(run_config(job), encoding="utf-8")
     comparison.write(folder, against)
     return comparison
@@ -126,6 +136,12 @@ def forget(sweep: Sweep[Study]) -> None:
         for path in ("state.safetensors", "memory-*.tar"):
             for file in (sweep.folder / job.name).glob(path):
                 file.unlink()
+
+
+def best_of_tuning(sweep: Sweep[Study], comparison: Comparison) -> tuple[Job | None, str]:
+    """Return the run that the tuning seed chose among all, and the sentence about it."""
+    job = winner(sweep)
+    return job, reached(sweep, job, comparison) if job else ""
 
 
 def winner(sweep: Sweep[Study]) -> Job | None:
@@ -156,8 +172,7 @@ def reached(sweep: Sweep[Study], job: Job, comparison: Comparison) -> str:
     what = ", ".join(part for part in (job.method.label, shown(job.point)) if part)
     extreme = "lowest" if lower_is_better(study.select) else "highest"
     why = f"the {extreme} {study.select} at seed {study.tuning_seed}, {number(sweep.chosen_by(job.method))}"
-    place = {each.path.name: id(each.run) for each in comparison.found}
-    mine = next(group for group in comparison.groups if place[job.name] in map(id, group.runs))
+    mine = group_of(job, comparison)
     text = f"winner.toml has {what}: {why}. With seeds {seeds} it reached {heading} {spread(mine.values(path))}"
     means = {
         group.label: (-1 if lower_is_better(path) else 1) * statistics.mean(values)
@@ -173,6 +188,12 @@ def reached(sweep: Sweep[Study], job: Job, comparison: Comparison) -> str:
         return f"{text}{', the best of the table' * (len(means) > 1)}."
     first = max(ahead, key=lambda group: means[group.label])
     return f"{text}. That is not the best of the table: {first.label} reached {spread(first.values(path))}."
+
+
+def group_of(job: Job, comparison: Comparison) -> Group:
+    """Return the line of the table that a run is in."""
+    run = next(each.run for each in comparison.found if each.path.name == job.name)
+    return next(group for group in comparison.groups if any(each is run for each in group.runs))
 
 
 def run_config(job: Job) -> str:
