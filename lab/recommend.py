@@ -7,10 +7,11 @@ its own. The recipes are then compared with other seeds, so that no number flatt
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edelweiss.common.files import as_path
+from edelweiss.common.files import as_path, unwritable
 from edelweiss.common.overrides import to_toml, toml_value
 from edelweiss.common.scratch import Scratch
 from edelweiss.config import ConfigError, RunConfig
@@ -76,7 +77,7 @@ def recommend(
     """
     family, base = prepared(given, seeds)
     if draws < 1:
-        raise ConfigError("recommend", [f"--draws {draws}: must be 1 or more"])
+        raise ConfigError("command", [f"--draws {draws}: must be 1 or more"])
     select = select or family.select
     with Scratch() as scratch:
         file = scratch / "recommend.toml"
@@ -103,7 +104,7 @@ def prepared(given: Mapping[str, Value], seeds: int) -> tuple[Family, dict[str, 
     }
     wrong += [f"{key} = {value!r}: {UNUSED[key]}: leave it out" for key, value in base.items() if key in UNUSED]
     if wrong:
-        raise ConfigError("recommend", wrong)
+        raise ConfigError("command", wrong)
     return family, base
 
 
@@ -172,6 +173,8 @@ def for_sites(given: Mapping[str, Value], to: str | Path, seeds: int = SEEDS) ->
         For all that is wrong with the run-config.
     """
     family, base = prepared(given, seeds)
+    if reason := unwritable(to):
+        raise ConfigError("command", [f"--to {str(to)!r}: {reason}"])
     folder, runs_dir = as_path(to), given.get("runs-dir", RunConfig.keys()["runs-dir"].default)
     runs: dict[str, dict[str, Value]] = {}
     for algorithm, problem in family.recipes:
@@ -189,8 +192,10 @@ def for_sites(given: Mapping[str, Value], to: str | Path, seeds: int = SEEDS) ->
     folder.mkdir(parents=True, exist_ok=True)
     for name, settings in runs.items():
         (folder / f"{name}.toml").write_text(to_toml(settings), encoding="utf-8")
-        yield f"edelweiss submit --superlink HOST:PORT --root-certificates ca.crt --run-config {folder / name}.toml"
-    yield f"edelweiss compare --corrected --metric {family.select} " + " ".join(f"{runs_dir}/{name}" for name in runs)
+        file = shlex.quote(f"{folder / name}.toml")
+        yield f"edelweiss submit --superlink HOST:PORT --root-certificates ca.crt --run-config {file}"
+    compared = shlex.join(f"{runs_dir}/{name}" for name in runs)
+    yield f"edelweiss compare --corrected --metric {family.select} {compared}"
 
 
 def at_sites(given: Mapping[str, Value]) -> bool:

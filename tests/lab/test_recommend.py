@@ -92,7 +92,7 @@ def test_what_does_not_differ_is_seldom_shown_to() -> None:
 
 def test_at_real_sites_it_lists_the_runs_to_submit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     keys = 'dataset="site" sites=3 min-replies=2 problem="cross-entropy"'
-    assert main(["recommend", "--run-config", keys, "--to", str(tmp_path / "list"), "--seeds", "2"]) == 0
+    assert main(["recommend", "--run-config", keys, "--to", str(tmp_path / "a list"), "--seeds", "2"]) == 0
     *submits, compare = [shlex.split(line) for line in capsys.readouterr().out.splitlines()]
     runs = [RunConfig.parse(read_overrides([line[-1]])) for line in submits]
     assert Counter((run.algorithm, run.problem) for run in runs) == dict.fromkeys(MORE_CLASSES.recipes, 2)
@@ -101,6 +101,9 @@ def test_at_real_sites_it_lists_the_runs_to_submit(tmp_path: Path, capsys: pytes
     assert [f"{run.runs_dir}/{run.run_name}" for run in runs] == compare[-len(runs) :]
     assert len({run.run_name for run in runs}) == len(runs)
     assert compare[1] == "compare"
+    (tmp_path / "file").touch()
+    assert main(["recommend", "--run-config", keys, "--to", str(tmp_path / "file")]) == 2
+    assert "--to" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
