@@ -321,3 +321,11 @@ def test_a_sweep_compares_and_tunes_ones_own(mine: Any, folder: Path) -> None:
     found = ew.sweep(study, mine.hospitals, model=mine.Net, to=folder / "sweep", jobs=1, metrics=["auroc"])
     assert {each.run.settings.get("algorithm", "codasca") for each in found.found} == {"fedavg", "proximal"}
     assert (folder / "sweep" / "winner.toml").exists()
+
+
+def test_recipes_are_recommended_for_ones_own(mine: Any, folder: Path) -> None:
+    how = {"draws": 1, "seeds": 2, "jobs": 1}
+    found = ew.recommend(mine.hospitals, model=mine.Net, to=folder / "found", rounds=1, local_steps=1, **how)
+    assert {each.run.settings["algorithm"] for each in found.found} == {"fedavg", "local-sgda", "ditto"}
+    assert {each.run.settings["model"] for each in found.found} == {ew.load_run(found.found[0].path).config.model}
+    assert (folder / "found" / "winner.toml").exists()
