@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from edelweiss.config import RunConfig
     from edelweiss.datasets import Samples, SiteData
     from edelweiss.federation import Encoding, FederatedStrategy
-
-OWN_FIELDS = ("follow_links", "image_cache", "study", "stamp", "key", "patient", "holdout_share")
 
 Options = tuple[tuple[str, Value], ...]
 
@@ -87,9 +85,9 @@ def described_data(run: RunConfig, data_dir: str, label: str, data_root: str) ->
 
 
 @PROCESS_CACHE.latest
-def own_data(config: DataConfig, *own: object) -> DataConfig:
-    """Return a hospital's data config, given its values of the fields `OWN_FIELDS`."""
-    return replace(config, **dict(zip(OWN_FIELDS, own, strict=True)))  # type: ignore[arg-type]
+def own_data(config: DataConfig, own: dict[str, Any]) -> DataConfig:
+    """Return a hospital's data config, given its values of some fields."""
+    return replace(config, **own)
 
 
 @PROCESS_CACHE.keeps(32)

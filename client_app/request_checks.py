@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from edelweiss.federation.messages import Vectors
 
 RUN = Schema(app=words(64), run=words(64, pattern="^[0-9A-Za-z_-]+$"))
-OWN = ("site", "name")  # the fields that differ between sites
 
 
 def require_sound(incoming: Incoming, site: OpenSite) -> Request | None:
@@ -54,18 +53,18 @@ def require_sound(incoming: Incoming, site: OpenSite) -> Request | None:
             last = kind == "evaluate"
             other = {OTHER: ArrayRecord} if last and site.run.compare_with else {}
             require_records(incoming.content, config=ConfigRecord, arrays=ArrayRecord, **other)
-            common = {key: value for key, value in incoming.config.items() if key not in OWN}
-            sites, asked, summary = _said(site.run, last, site.gives_evidence, *common, *common.values())
-            place, name = incoming.config.get("site"), incoming.config.get("name")
-            if not (type(place) is int and 0 <= place < sites and is_file_name(name)):
+            common = dict(incoming.config)
+            index, name = common.pop("site", None), common.pop("name", None)  # these differ between sites
+            header, summary = _header(site.run, last, site.gives_evidence, common)
+            if not (header and type(index) is int and 0 <= index < header["context"].sites and is_file_name(name)):
                 wrong = _wrong_config(incoming.config, site.run, site.gives_evidence, last=last)
             else:
-                about_data, (wrong, data_summary) = True, _data_summary(site.run, site.form, *summary)
+                about_data, (wrong, data_summary) = True, _data_summary(site.run, site.form, summary)
                 if not wrong:
-                    asked = {**asked, "site": place, "name": name, "data_summary": data_summary}
-                    asked |= {"sent": incoming.vectors[ARRAYS]} | (
-                        {"other": incoming.vectors.get(OTHER, NONE)} if last else {}
-                    )
+                    asked = header | {"site": index, "name": name, "data_summary": data_summary}
+                    asked["sent"] = incoming.vectors[ARRAYS]
+                    if last:
+                        asked["other"] = incoming.vectors.get(OTHER, NONE)
                     request = (EvaluateRequest if last else TrainRequest)(**asked)
                     wrong = _wrong_arrays(incoming, request, site)
     except BadReplyError as error:
@@ -79,25 +78,19 @@ def require_sound(incoming: Incoming, site: OpenSite) -> Request | None:
 
 
 @PROCESS_CACHE.latest
-def _said(run: RunConfig, last: bool, gives_evidence: bool, *items: Any) -> tuple[int, dict[str, Any], tuple[Any, ...]]:
-    """Check and parse a message's common header, given as keys and then values; once for all sites of a process.
+def _header(
+    run: RunConfig, last: bool, gives_evidence: bool, common: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Check and parse the fields that all sites receive, once for the sites of a process.
 
-    Returns (sites, request fields, summary items); sites is 0 if the header is invalid. Summary items are the keys of
-    the data summary, then its values.
+    Returns fields of a `Request`, empty if invalid, and the items of the data summary.
     """
-    said = _paired(items)
-    if _wrong_config({**said, "site": 0, "name": "any"}, run, gives_evidence, last=last):
-        return 0, {}, ()
-    context = run.strategy.context(said["round"], run.rounds, said["phase"], said["sites"])
-    asked = {"context": context, "run": said["run"], "committed": said["committed"]}
-    asked |= {"merged": tuple(said.get("merged", ()))} if last else {"evaluate": said["evaluate"]}
-    summary = {key: value for key, value in said.items() if key in SUMMARY_KEYS}
-    return said["sites"], asked, (*summary, *summary.values())
-
-
-def _paired(items: tuple[Any, ...]) -> dict[str, Any]:
-    """Return keys and the values that follow them as a dictionary."""
-    return dict(zip(items[: len(items) // 2], items[len(items) // 2 :], strict=True))
+    if _wrong_config({**common, "site": 0, "name": "any"}, run, gives_evidence, last=last):
+        return {}, {}
+    context = run.strategy.context(common["round"], run.rounds, common["phase"], common["sites"])
+    header = {"context": context, "run": common["run"], "committed": common["committed"]}
+    header |= {"merged": tuple(common.get("merged", ()))} if last else {"evaluate": common["evaluate"]}
+    return header, {key: value for key, value in common.items() if key in SUMMARY_KEYS}
 
 
 def _wrong_config(config: Mapping[str, Any], run: RunConfig, gives_evidence: bool, *, last: bool) -> list[str]:
@@ -141,22 +134,16 @@ def _message(run: RunConfig, last: bool) -> Schema:
 
 @PROCESS_CACHE.latest
 def _data_summary(
-    run: RunConfig, form: tuple[tuple[int, ...], int] | None, *items: Any
+    run: RunConfig, form: tuple[tuple[int, ...], int] | None, summary: dict[str, Any]
 ) -> tuple[list[str], DataSummary]:
-    """Check and parse the data summary, given as keys and then values; constant during a run.
+    """Check and parse the data summary, which is constant during a run.
 
     ``form`` is the shape of this site's inputs and its number of classes; None without data.
     """
     shape, classes = form or ((), 2)
-    told, multiclass, labels = _paired(items), PROBLEMS[run.problem].multiclass, run.several if form else ()
-    wrong = wrong_summary(told, shape, classes, multiclass=multiclass, labels=labels)
-    return wrong, DataSummary() if wrong else _known(from_record(DataSummary, told))
-
-
-@PROCESS_CACHE.latest
-def _known(data_summary: DataSummary) -> DataSummary:
-    """Reuse the previous equal summary, so that identity-keyed caches hit."""
-    return data_summary
+    multiclass, labels = PROBLEMS[run.problem].multiclass, run.several if form else ()
+    wrong = wrong_summary(summary, shape, classes, multiclass=multiclass, labels=labels)
+    return wrong, DataSummary() if wrong else from_record(DataSummary, summary)
 
 
 def _wrong_arrays(incoming: Incoming, request: Request, site: OpenSite) -> list[str]:

@@ -204,17 +204,17 @@ class OpenSite:
     @cached_property
     def data_config(self) -> DataConfig:
         """Where this site's samples come from."""
-        own = self.node.data_dir, self.node.label, self.node.data_root
+        named = self.node.data_dir, self.node.label, self.node.data_root
         fixed = self.stays_open or self.guarded  # else the stamp of a table is part of it
-        config = described_data(self.run, *own) if fixed else self.run.data(*own)
+        config = described_data(self.run, *named) if fixed else self.run.data(*named)
         if not config.data_dir:
             return config
-        links, images = self.node.follow_links, image_cache(self.node)
-        if not self.guarded:
-            return replace(config, follow_links=links, image_cache=images)
-        policy, study = self.policy, study_of(self.node.study)
-        changed = stamp(config.data_dir, study)
-        return own_data(config, links, images, study, changed, self.key, policy.patient, policy.holdout_share)
+        own: dict[str, object] = {"follow_links": self.node.follow_links, "image_cache": image_cache(self.node)}
+        if self.guarded:
+            study = study_of(self.node.study)
+            own |= {"study": study, "stamp": stamp(config.data_dir, study), "key": self.key}
+            own |= {"patient": self.policy.patient, "holdout_share": self.policy.holdout_share}
+        return own_data(config, own)
 
     def data_hash(self) -> str:
         """Return a hash of the site's own data and held-out split."""

@@ -11,8 +11,8 @@ T = TypeVar("T")
 class latest(Generic[T]):  # noqa: N801  # a decorator, as functools.cache is
     """Decorate a function: its latest result is returned again for the same arguments.
 
-    Arguments are the same if they are equal and of one type; mutable ones (a list, a record) only if they are the same
-    object, which must not have changed.
+    Arguments are the same if they are equal and of one type; dictionaries item by item, in order. Other mutable ones (a
+    list, a record) must be the same object. None may change after the call.
     """
 
     def __init__(self, function: Callable[..., T]) -> None:
@@ -33,6 +33,11 @@ class latest(Generic[T]):  # noqa: N801  # a decorator, as functools.cache is
 
 def _same(known: tuple[object, ...], asked: tuple[object, ...]) -> bool:
     for a, b in zip(known, asked, strict=False):
-        if a is not b and (type(a) is not type(b) or a.__hash__ is None or a != b):
+        if a is b:
+            continue
+        if type(a) is dict and type(b) is dict:
+            if not _same((*a, *a.values()), (*b, *b.values())):
+                return False
+        elif type(a) is not type(b) or a.__hash__ is None or a != b:
             return False
     return len(known) == len(asked)

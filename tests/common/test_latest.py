@@ -40,6 +40,12 @@ def test_others_are_not(kept: Callable[..., int], other: tuple[object, ...]) -> 
     assert kept(1, [1.0]) == 3
 
 
+@pytest.mark.parametrize("other", [{"a": True, "b": 2}, {"a": 1}, {"a": 1, "c": 2}, {"a": 1, "b": 3}], ids=repr)
+def test_dictionaries_are_the_same_item_by_item(kept: Callable[..., int], other: dict[str, object]) -> None:
+    assert kept({"a": 1, "b": 2}) == kept({"a": 1, "b": 2}) == 1
+    assert kept(other) == 2
+
+
 @pytest.mark.parametrize("other", [True, 1.0])
 def test_an_equal_value_of_another_type_is_another(kept: Callable[..., int], other: object) -> None:
     assert kept(1) == 1
