@@ -116,11 +116,10 @@ class Exchange:
         enough = asked if wait_for_all else max(required, min(self.min_replies, asked) or asked)
         failures: dict[str, list[str]] = {}  # names by reason: many sites often make the same mistake
         usable = skipped = 0
-        rush = shuffle if wanted else None
-        if rush is None:
-            outcomes = self._in_order(messages, enough, read)
-        else:
-            outcomes = self._first(messages, required, rush, read)
+        drops = shuffle is not None and wanted > 0
+        if shuffle is not None and wanted:
+            messages = [messages[i] for i in shuffle.permutation(asked)]
+        outcomes = self._outcomes(messages, required if drops else enough, read, drops=drops)
         del messages  # here and below: frees a message's vectors once it is answered
         for site, outcome in outcomes:
             if outcome.reply is not None:
@@ -149,38 +148,28 @@ class Exchange:
                 allowed=required,
                 sites=chain(*failures.values()),
             )
-        if usable < asked and rush is None:
+        if usable < asked and not drops:
             self.say(f"continues with {usable} of {asked} sites")
 
-    def _in_order(self, messages: Sequence[Message], enough: int, read: Read[R]) -> Iterator[tuple[Site, Outcome[R]]]:
-        """Yield every addressed site with its outcome, in the order of the sites."""
-        by_site = {self._delivery.addressee(message): message for message in messages}
-        sites = sorted(by_site, key=_place)
-        arrivals = self._arrivals([by_site.pop(site) for site in sites], enough, read)
-        del messages
-        arrived: dict[Site, Outcome[R] | None] = {}
-        for site in sites:
-            while site not in arrived and (arrival := next(arrivals, None)):
-                arrived[arrival[0]] = arrival[1]
-            yield site, arrived.pop(site, None) or self._silence(site)
-
-    def _first(
-        self, messages: Sequence[Message], enough: int, random: np.random.Generator, read: Read[R]
+    def _outcomes(
+        self, messages: Sequence[Message], enough: int, read: Read[R], *, drops: bool
     ) -> Iterator[tuple[Site, Outcome[R]]]:
-        """Yield the sites that replied before there were enough usable replies; all sites if there never are."""
-        messages = [messages[i] for i in random.permutation(len(messages))]
-        sites = [self._delivery.addressee(message) for message in messages]
+        """Yield each addressed site with its outcome, in the order of the sites; drop stragglers if asked to."""
+        sites = sorted(map(self._delivery.addressee, messages), key=_place)
         arrivals = self._arrivals(messages, enough, read)
         del messages
         arrived: dict[Site, Outcome[R] | None] = {}
-        usable = 0
-        for site, outcome in arrivals:
-            arrived[site] = outcome
-            usable += outcome.reply is not None
-            if usable == enough:
-                sites = list(arrived)
-                break
-        for site in sorted(sites, key=_place):
+        if drops:
+            usable = 0
+            for site, outcome in arrivals:
+                arrived[site] = outcome
+                usable += outcome.reply is not None
+                if usable == enough:
+                    sites = sorted(arrived, key=_place)
+                    break
+        for site in sites:
+            while site not in arrived and (arrival := next(arrivals, None)):
+                arrived[arrival[0]] = arrival[1]
             yield site, arrived.pop(site, None) or self._silence(site)
 
     def _arrivals(self, messages: Sequence[Message], enough: int, read: Read[R]) -> Iterator[tuple[Site, Outcome[R]]]:
