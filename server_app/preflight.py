@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from edelweiss.common import files_named, shown
 from edelweiss.common.files import unwritable
@@ -21,7 +19,11 @@ from edelweiss.server_app.trackers import require_installed
 from edelweiss.strategies import ALGORITHMS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from edelweiss.config import RunConfig
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -47,13 +49,30 @@ def check(config: RunConfig, *, simulated: bool) -> LoadedModels:
     MISTAKES
         The mistake found; several are joined in a `ConfigError`, or a `RunError` if not all are the run-config's.
     """
-    found: dict[str, InitModel | None] = {}
     wrong: list[Exception] = []
-    for each in _checks(config, found, simulated=simulated):
+
+    def tried(check: Callable[..., T], *arguments: object) -> T | None:
         try:
-            each()
+            return check(*arguments)
         except MISTAKES as error:
             wrong.append(error)
+            return None
+
+    problem, algorithm = PROBLEMS[config.problem], ALGORITHMS[config.algorithm]
+    tried(require_installed, config)
+    start = None
+    if not config.resume:
+        tried(_require_writable, config)
+        start = tried(InitModel.read, config)
+    other = tried(compared_model, config)
+    if files_named(algorithm, config.hyper):
+        tried(lambda: config.strategy.prepare(config.sites))
+    if files_named(problem, config.options) and not problem.needs_data:
+        tried(lambda: config.build_problem(config.setting(DataSummary(), "cpu")))
+    if problem.needs_data and config.dataset != SITE and (simulated or config.data_file):
+        tried(lambda: load_site(config.data(), 0, config.sites))
+    elif config.study:
+        tried(read_study, config.study)
     if len(wrong) == 1:
         raise wrong[0]
     if wrong and all(isinstance(error, ConfigError) for error in wrong):
@@ -62,27 +81,7 @@ def check(config: RunConfig, *, simulated: bool) -> LoadedModels:
         joined = RunError("\n".join(line for error in wrong for line in _lines(error)))
         joined.problems = tuple(wrong)
         raise joined
-    return LoadedModels(found.get("start"), found.get("other"))
-
-
-def _checks(
-    config: RunConfig, found: dict[str, InitModel | None], *, simulated: bool
-) -> Iterator[Callable[[], object]]:
-    """Yield the checks, which raise one of `MISTAKES`; loaded models go to ``found``."""
-    problem, algorithm = PROBLEMS[config.problem], ALGORITHMS[config.algorithm]
-    yield partial(require_installed, config)
-    if not config.resume:
-        yield partial(_writable, config)
-        yield lambda: found.update(start=InitModel.read(config))
-    yield lambda: found.update(other=compared_model(config))
-    if files_named(algorithm, config.hyper):
-        yield lambda: config.strategy.prepare(config.sites)
-    if files_named(problem, config.options) and not problem.needs_data:
-        yield lambda: config.build_problem(config.setting(DataSummary(), "cpu"))
-    if problem.needs_data and config.dataset != SITE and (simulated or config.data_file):
-        yield lambda: load_site(config.data(), 0, config.sites)
-    elif config.study:
-        yield partial(read_study, config.study)
+    return LoadedModels(start, other)
 
 
 def compared_model(config: RunConfig) -> InitModel | None:
@@ -106,7 +105,7 @@ def compared_model(config: RunConfig) -> InitModel | None:
         ) from None
 
 
-def _writable(config: RunConfig) -> None:
+def _require_writable(config: RunConfig) -> None:
     if wrong := unwritable(config.runs_dir):
         text = f"runs-dir = {shown(config.runs_dir)}: no run folder can be made there ({wrong})"
         raise RunError(text, key="runs-dir", value=config.runs_dir)
