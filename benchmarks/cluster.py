@@ -74,7 +74,7 @@ class Work:
             strategy.context(r, config.rounds, phase, config.sites) for r, phase in zip(rounds, begins, strict=True)
         ]
         each = sum(counted(strategy.info.gradients, q=context.local_steps) for context in turns)
-        clients = strategy.asked(config.sites)
+        clients = strategy.clients_per_round(config.sites)
         messages = RunMessages(strategy, start, config.rounds, config.sites, problem, encoding=config.encoding)
         middle = next((r for r, context in zip(rounds, turns, strict=True) if not context.starts_stage), 1)
         places = [messages.context(middle, phase) for phase in phases_of(strategy, middle, config.rounds, config.sites)]

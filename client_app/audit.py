@@ -58,7 +58,7 @@ class Audit:
         """Log a received message, with its vectors by record name."""
         each = [(name, array, one) for one in vectors.values() for name, array in one.arrays.items()]
         arrays = [
-            _array(name, len(array.data), one.written.get(name), one.meant.get(name)) for name, array, one in each
+            _array(name, len(array.data), one.encoded.get(name), one.decoded.get(name)) for name, array, one in each
         ]
         self._write("in", message, message.content, arrays)
 
@@ -150,11 +150,11 @@ class Audit:
                 last = _hash(text.rstrip(b"\n"))
                 yield last, line
         if number < count:
-            said = f"lines {number + 1} to {count} are missing"
-            raise AuditError(said, row=number + 1)
+            problem = f"lines {number + 1} to {count} are missing"
+            raise AuditError(problem, row=number + 1)
         if (number, last) != (count, sealed) and (number, before) != (count + 1, sealed):
-            said = f"line {number} is the last, but the seal is for line {count}"
-            raise AuditError(said, row=number)
+            problem = f"line {number} is the last, but the seal is for line {count}"
+            raise AuditError(problem, row=number)
 
 
 def contents(content: RecordDict, arrays: list[dict[str, Any]]) -> dict[str, Any]:
@@ -184,8 +184,8 @@ def _array(name: str, size: int, written: Tensor | None, meant: Tensor | None) -
     if written is None:
         return {"name": _short(name), "shape": None, "norm": None, "bytes": size}
     norm = float(np.linalg.norm((written if meant is None else meant).numpy()))
-    told = norm if math.isfinite(norm) else None  # JSON has no NaN or infinity
-    return {"name": _short(name), "shape": list(written.shape), "norm": told, "bytes": written.nbytes}
+    finite = norm if math.isfinite(norm) else None  # JSON has no NaN or infinity
+    return {"name": _short(name), "shape": list(written.shape), "norm": finite, "bytes": written.nbytes}
 
 
 def _short(name: object) -> str:

@@ -34,16 +34,16 @@ def main(arguments: list[str] | None = None) -> int:
     from edelweiss.common import Registry
 
     Registry.discovers = False  # the policy decides which plug-ins run here
-    given = sys.argv[1:] if arguments is None else arguments
+    words = sys.argv[1:] if arguments is None else arguments
     parser = argparse.ArgumentParser(prog="edelweiss-site", description="The commands of a hospital's operator.")
     commands = parser.add_subparsers(dest="command", required=True)
     for name, summary in COMMANDS.items():
-        if [name] == given[:1]:
+        if [name] == words[:1]:
             module = import_module(f"edelweiss.client_app.commands.{name}")
             module.declare(commands.add_parser(name, help=summary, description=module.DESCRIPTION))
         else:
             commands.add_parser(name, help=summary)
-    options = parser.parse_args(given)
+    options = parser.parse_args(words)
 
     try:
         return module.run(options) or 0

@@ -135,7 +135,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{key}", help=f.description, **kind)
 
 
-def given(options: argparse.Namespace) -> JoinConfig:
+def join_config(options: argparse.Namespace) -> JoinConfig:
     """Read the options.
 
     Raises

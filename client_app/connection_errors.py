@@ -74,6 +74,6 @@ def why(error: Exception | None, address: str, *, refused: bool, known: bool) ->
         return text
     for pattern, text in FAILURES:
         if re.search(pattern, details, re.IGNORECASE):
-            unused = f" ({said})" if (said := said_of(address)) else ""
+            unused = f" ({unused_proxy})" if (unused_proxy := said_of(address)) else ""
             return text.format(address=address, host=address.rpartition(":")[0]) + unused
     return f"no connection to {address}: {error.code().name}, {details}"

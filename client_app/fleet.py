@@ -153,7 +153,7 @@ class _Line:
     open: bool = False
     refused: bool = False  # whether the coordinator has refused this site once
 
-    def opened(self) -> AbstractContextManager[tuple[Any, ...]]:
+    def connected(self) -> AbstractContextManager[tuple[Any, ...]]:
         """Return Flower's connection."""
         invoker = RetryInvoker(
             retries,
@@ -233,11 +233,11 @@ def connected(
     line = _Line(address, root_certificates, key, wait=wait, say=say, known=known)
     forgotten = False
     with ExitStack() as stack:
-        calls = stack.enter_context(line.opened())
+        calls = stack.enter_context(line.connected())
         if line.refused:
             stack.close()
             wait(AWAY)
-            calls = stack.enter_context(line.opened())
+            calls = stack.enter_context(line.connected())
         line.open = True
         try:
             yield Fleet(*calls)  # other errors within the block end it; Flower logs them

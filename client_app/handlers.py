@@ -20,7 +20,7 @@ from edelweiss.client_app.privacy.randomness import KeyedStream, derived, questi
 from edelweiss.client_app.vectorised import Update
 from edelweiss.common import to_record
 from edelweiss.federation.encoding import remembered, taken
-from edelweiss.federation.messages import Cost, Outgoing
+from edelweiss.federation.messages import Cost, OutgoingReply
 from edelweiss.federation.wire import magnitudes
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("edelweiss")
 
 
-def describe(request: None, site: OpenSite) -> Outgoing:
+def describe(request: None, site: OpenSite) -> OutgoingReply:
     """Report the site's `datasets.Facts`: counts, shapes and moments of its training samples, never a sample."""
     data, facts = site.data(), site.facts()
     if site.guarded and data is not None and data.missing:  # otherwise the coordinator logs it
@@ -43,10 +43,10 @@ def describe(request: None, site: OpenSite) -> Outgoing:
         log.warning("%s: %d missing values, imputed by %s", data.name, data.missing, filled)
     for note in facts.notes if site.guarded else ():
         log.warning("%s: %s", facts.name, note)
-    return Outgoing.records(facts=to_record(facts))
+    return OutgoingReply.records(facts=to_record(facts))
 
 
-def train(request: TrainRequest, site: OpenSite) -> Steps[Outgoing]:
+def train(request: TrainRequest, site: OpenSite) -> Steps[OutgoingReply]:
     """Evaluate the received model, if asked to, then do the algorithm's local update."""
     started, clock = time.perf_counter(), time.monotonic()
     here, strategy, encoding = site.in_run(request), site.strategy, site.run.encoding
@@ -109,13 +109,13 @@ def train(request: TrainRequest, site: OpenSite) -> Steps[Outgoing]:
         if all(m < math.inf for m in magnitudes(reply).values()):
             # Only the personal part diverged: report just that, so that the reply is left out.
             written = {name: torch.full((1,), torch.nan) for name in bad}
-    answer = Outgoing.training(written, metrics, cost)
+    answer = OutgoingReply.training(written, metrics, cost)
     if not bad:
         store.save(memory, place, request.committed)  # last: a reply that fails before this changes nothing
     return answer
 
 
-def evaluate(request: EvaluateRequest, site: OpenSite) -> Outgoing:
+def evaluate(request: EvaluateRequest, site: OpenSite) -> OutgoingReply:
     """Evaluate the run's final model and delete the run's memory, except the site's own model and statistics.
 
     If the run says so, the common model is saved too. On a repeated request, after a loss or for the comparison with
@@ -141,11 +141,11 @@ def evaluate(request: EvaluateRequest, site: OpenSite) -> Outgoing:
     more = False  # whether a second request follows; a run stopped before it needs the memory
     other = request.other.on(problem.device)
     if request.merged:
-        answer = Outgoing.records(**comparison_records(site, request, model, other))
+        answer = OutgoingReply.records(**comparison_records(site, request, model, other))
     else:
         metrics = here.evaluation(model)
         reported = evidence_records(site, request, model, other, evaluated=bool(metrics)) if site.gives_evidence else {}
-        answer = Outgoing.records(metrics=metrics, **reported)
+        answer = OutgoingReply.records(metrics=metrics, **reported)
         more = any(
             record.get("other-positive-scores") or record.get("other-negative-scores") for record in reported.values()
         )

@@ -50,11 +50,11 @@ class StateError(FieldError):
     """
 
     def __init__(self, path: Path, theirs: Mapping[str, object], provenance: Provenance) -> None:
-        said = f"holds the state of {_described(theirs)}" if theirs else "does not say what it belongs to"
-        said += f", but this run is {_described(provenance)}"
+        problem = f"holds the state of {_described(theirs)}" if theirs else "does not say what it belongs to"
+        problem += f", but this run is {_described(provenance)}"
         if theirs == provenance:
-            said = "is damaged"
-        fix = f"{said}. The file is unchanged: move it, or set another state-dir"
+            problem = "is damaged"
+        fix = f"{problem}. The file is unchanged: move it, or set another state-dir"
         self.public = f"{path.parent.name}/{path.name} in the state folder {fix}"
         super().__init__(f"{path} {fix}", key="state-dir", value=dict(theirs), allowed=dict(provenance))
 
@@ -120,7 +120,7 @@ class Memory:
         """The positions with a memory; no other process writes any while a message is answered."""
         return positions(self.folder)
 
-    def opened(self) -> Memory:
+    def reread(self) -> Memory:
         """Return the memory for a new message, reread because another process may have written since."""
         self.__dict__.pop("_positions", None)
         return self

@@ -129,7 +129,7 @@ class Personalised:
     maps: list[Entry | None] | None = None
 
 
-def require_head(problem: NetworkProblem, given: FinishedRun, data: SiteData, head: str) -> int:
+def require_head(problem: NetworkProblem, finished: FinishedRun, data: SiteData, head: str) -> int:
     """Return the index in x where the head begins.
 
     Raises
@@ -137,17 +137,19 @@ def require_head(problem: NetworkProblem, given: FinishedRun, data: SiteData, he
     PersonaliseError
         If there is no head, or it cannot be trained as requested or with these samples.
     """
-    if given.untrained and head == "trained":
+    if finished.untrained and head == "trained":
         raise PersonaliseError(
-            f"--head trained: with algorithm = {given.config.algorithm!r} sites keep their trained heads, and the "
+            f"--head trained: with algorithm = {finished.config.algorithm!r} sites keep their trained heads, and the "
             "model's is untrained: use --head fresh"
         )
     if not problem.head:
-        raise PersonaliseError(f"model = {given.config.model!r} has no separable head, so there is no body to build on")
+        raise PersonaliseError(
+            f"model = {finished.config.model!r} has no separable head, so there is no body to build on"
+        )
     if problem.multiclass and (
         text := problem.shortfall(data.train.targets().bincount(minlength=data.classes).tolist())
     ):
-        raise PersonaliseError(f"the site has, to train on, {text}")
+        raise PersonaliseError(f"the site has too few training samples: {text}")
     return problem.head
 
 
@@ -160,7 +162,7 @@ def probabilities(problem: NetworkProblem, x: Tensor, held_out: Samples) -> list
 
 
 def personalise(
-    given: FinishedRun,
+    finished: FinishedRun,
     data: SiteData,
     *,
     steps: int = 500,
@@ -195,22 +197,24 @@ def personalise(
     PersonaliseError
         If data and model do not match, the model's head is untrained but requested, or training diverges.
     """
-    config = given.config
-    require_fit(given, data)
+    config = finished.config
+    require_fit(finished, data)
     device = resolve_device(device or config.device)
     prepare_device(device, config.matmul_precision)
-    problem = config.build_problem(config.setting(given.data_summary, device))
+    problem = config.build_problem(config.setting(finished.data_summary, device))
     assert isinstance(problem, NetworkProblem), "others have no data"
-    split = require_head(problem, given, data, head)
+    split = require_head(problem, finished, data, head)
     lr, lr_dual = lr or own_rate(config, "lr_head", "lr"), lr_dual or own_rate(config, "lr_dual", "lr")
-    x, y = starting_point(problem, given)
+    x, y = starting_point(problem, finished)
     if head == "fresh":
         fresh = problem.fresh(config.sites)
         x, y = torch.cat([x[:split], fresh["head"]]), fresh.get("y")
     problem = problem.of_site(data.train.targets())  # y is the site's own
-    train, held_out = (given.data_summary.standardised(part).to(problem.device) for part in (data.train, data.held_out))
+    train, held_out = (
+        finished.data_summary.standardised(part).to(problem.device) for part in (data.train, data.held_out)
+    )
     with closing(SiteOracle.open(config, problem, train, stream(config.seed, 0, 0, 0))) as oracle:
-        if problem.buffers().numel() and (given.untrained or config.bn == "local"):
+        if problem.buffers().numel() and (finished.untrained or config.bn == "local"):
             warm_up(problem, x, oracle)
         before = problem.metrics(x, y, held_out)
         y = trained(x, y, oracle, steps, lr, lr_dual, slice(split, None))
@@ -223,9 +227,9 @@ def personalise(
     return Personalised(before, after, model, split, maps)
 
 
-def require_fit(given: FinishedRun, data: SiteData) -> None:
+def require_fit(finished: FinishedRun, data: SiteData) -> None:
     """Check that the data match the model's training data; PersonaliseError lists all mismatches."""
-    data_summary, wrong = given.data_summary, []
+    data_summary, wrong = finished.data_summary, []
     if tuple(data.train.shape) != data_summary.shape:
         have, need = ("x".join(map(str, shape)) for shape in (data.train.shape, data_summary.shape))
         wrong.append(f"the data's inputs are of size {have}, the model's of size {need}: they need the same features")
@@ -234,7 +238,7 @@ def require_fit(given: FinishedRun, data: SiteData) -> None:
             f"the columns are not those that the model was trained on, or in another order: here, by name, "
             f"{', '.join(data.features[:3])}, ..."
         )
-    problem = PROBLEMS[given.config.problem]
+    problem = PROBLEMS[finished.config.problem]
     if (columns := data.train.labels[:1].numel()) != (outputs := max(1, len(data_summary.labels))):
         wrong.append(f"--label names {columns} columns, and the model has {outputs}: {', '.join(data_summary.labels)}")
     if problem.multiclass and data.classes > data_summary.classes:
@@ -252,11 +256,11 @@ def require_fit(given: FinishedRun, data: SiteData) -> None:
         raise PersonaliseError("\n".join(wrong))
 
 
-def starting_point(problem: NetworkProblem, given: FinishedRun) -> tuple[Tensor, Tensor | None]:
+def starting_point(problem: NetworkProblem, finished: FinishedRun) -> tuple[Tensor, Tensor | None]:
     """Return the given x and y; parts that the run left to the sites are initialised by the problem."""
     try:
-        parameters, buffers = problem.network.flatten(given.state)
-        start = restore_scalars(problem, parameters, given.facts)
+        parameters, buffers = problem.network.flatten(finished.state)
+        start = restore_scalars(problem, parameters, finished.facts)
     except (ModelError, ProblemError) as error:
         raise PersonaliseError(f"config.toml and model.safetensors do not belong together: {error}") from None
     problem.load_buffers(buffers)

@@ -81,10 +81,10 @@ class Proxy:
             line = socket.create_connection((self.host, self.port), seconds)
             try:
                 line.sendall(asked.encode())
-                said = b""
-                while b"\r\n\r\n" not in said and len(said) < LONGEST and (more := line.recv(1)):
-                    said += more
-                version, _, rest = said.partition(b" ")
+                response = b""
+                while b"\r\n\r\n" not in response and len(response) < LONGEST and (more := line.recv(1)):
+                    response += more
+                version, _, rest = response.partition(b" ")
                 if not version.startswith(b"HTTP/"):
                     raise OSError("no HTTP")
                 if not rest.startswith(b"2"):

@@ -163,14 +163,14 @@ def _wrong_arrays(incoming: Incoming, request: Request, site: OpenSite) -> list[
             return [f"of the other model: {text}"]
     if context not in sent.checked:
         sent.checked[context] = _wrong_values(sent, site.strategy, context, messages.d)
-    return sent.checked[context] or (_overflowing(beyond(other.meant)) if other.arrays else [])
+    return sent.checked[context] or (_overflowing(beyond(other.decoded)) if other.arrays else [])
 
 
 def _wrong_values(sent: Vectors, strategy: FederatedStrategy, context: RoundContext, d: int) -> list[str]:
     """Return the errors in the values of vectors, after the shape checks."""
-    if wrong := _overflowing(beyond(sent.meant)):
+    if wrong := _overflowing(beyond(sent.decoded)):
         return wrong
-    text = (unfit(sent.written) if sent.rounded else "") or strategy.unfit(sent.meant, context, d)
+    text = (unfit(sent.encoded) if sent.rounded else "") or strategy.unfit(sent.decoded, context, d)
     return [text] if text else []
 
 

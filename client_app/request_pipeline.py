@@ -19,7 +19,7 @@ from edelweiss.client_app.site import OpenSite, version
 from edelweiss.common import shown
 from edelweiss.config import MISTAKES
 from edelweiss.config.plug_ins import not_known, packages_of
-from edelweiss.federation.messages import Outgoing
+from edelweiss.federation.messages import OutgoingReply
 from edelweiss.federation.wire import reply
 
 T = TypeVar("T")
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from edelweiss.client_app.vectorised import Update, Updated
 
     Steps = Generator[Update, Updated, T]
-    Handler = Callable[[Any, OpenSite], Outgoing | Steps[Outgoing]]
+    Handler = Callable[[Any, OpenSite], OutgoingReply | Steps[OutgoingReply]]
 
 log = logging.getLogger("edelweiss")
 
@@ -96,11 +96,11 @@ def _steps(kind: str, message: Message, context: Context) -> Steps[Message]:
         try:
             site, request = _admitted(kind, incoming, context)
             answer = HANDLERS[kind](request, site)
-            outgoing = answer if isinstance(answer, Outgoing) else (yield from answer)
+            outgoing = answer if isinstance(answer, OutgoingReply) else (yield from answer)
         except (*MISTAKES, RefusedError, StateError) as error:
             outgoing = _refusal(error, context)
         if audit:
-            audit.sent(message, outgoing.content, outgoing.written)
+            audit.sent(message, outgoing.content, outgoing.encoded)
     except Exception as error:
         # Flower sends an exception's text to the coordinator, and it may hold a path or a value.
         log.exception("the app broke")
@@ -140,13 +140,13 @@ def _admitted(kind: str, incoming: Incoming, context: Context) -> tuple[OpenSite
     return site, request
 
 
-def _refusal(error: Exception, context: Context) -> Outgoing:
+def _refusal(error: Exception, context: Context) -> OutgoingReply:
     """Log a mistake and return its public version as a reply."""
     _log_once(str(error), context.run_id)
     # The coordinator does not know the site's name before the first reply, so this one has it.
     node = context.node_config
     name = str(node.get("site") or f"site-{node.get('partition-id', '?')}")
-    return Outgoing.records(error={"site": name, "message": getattr(error, "public", str(error))})
+    return OutgoingReply.records(error={"site": name, "message": getattr(error, "public", str(error))})
 
 
 @lru_cache(maxsize=64)

@@ -99,16 +99,16 @@ class OpenSite:
         ConfigError
             If one of them is invalid.
         """
-        known, given = open_sites(context.run_id), (context.run_config, context.node_config)
-        if (found := known.get(place := (id(given[0]), id(given[1])))) is None:  # not the same objects, as after a fork
-            parsed = parse_run_config(given[0]), parse_node_config(given[1])
+        known, configs = open_sites(context.run_id), (context.run_config, context.node_config)
+        if (found := known.get(place := (id(configs[0]), id(configs[1])))) is None:  # other objects, as after a fork
+            parsed = parse_run_config(configs[0]), parse_node_config(configs[1])
             if (found := known.get(key := (*map(id, parsed), ""))) is None:
                 found = (*parsed, cls._of(*parsed, context.run_id))
             if found[2].stays_open:
                 if len(known) >= MOST_OPEN:
                     known.clear()
                     return_freed_memory()  # each holds a little, and a round's large vectors lay in between
-                known[key], known[place] = found, (*given, found[2])
+                known[key], known[place] = found, (*configs, found[2])
         run, site = found[2].run, found[2]
         torch.set_num_threads(run.threads)
         prepare_device(site.device, run.matmul_precision)
@@ -335,15 +335,15 @@ class SiteInRun:
 
     def memory(self) -> Memory:
         """Return the site's memory, as a message finds it; another algorithm's or model's is rejected."""
-        return self._memory.opened()
+        return self._memory.reread()
 
     @cached_property
     def _memory(self) -> Memory:
         # A run sets the folder of simulated sites; a hospital's operator sets its own.
         run, node = self.site.run, self.site.node
-        given = run.state_dir if node.partition_id >= 0 and not node.data_dir else ""
+        default = run.state_dir if node.partition_id >= 0 and not node.data_dir else ""
         d = dimension(*self._problem_key(self.index))
-        return Memory(node.state_dir or given, self.key, self.name, provenance(run, d))
+        return Memory(node.state_dir or default, self.key, self.name, provenance(run, d))
 
     def evaluation(self, model: Arrays) -> Metrics:
         """Evaluate a model on the held-out samples; empty without any, or if the policy suppresses them.
@@ -364,5 +364,5 @@ class SiteInRun:
             replace(held_out, rows=held_out.rows[part.to(held_out.rows.device)])
             for part in dealt_once(site.data_config)
         ]
-        told = [problem.metrics(model["x"], model.get("y"), part) if len(part) else {} for part in parts]
-        return coarse(told, len(held_out), site.policy.fewest_of_each_class) if all(told) else {}
+        by_part = [problem.metrics(model["x"], model.get("y"), part) if len(part) else {} for part in parts]
+        return coarse(by_part, len(held_out), site.policy.fewest_of_each_class) if all(by_part) else {}

@@ -280,7 +280,7 @@ class Algorithm(HasOptions, ABC):
         """Return the algorithm for a site, without files that the run names."""
         return self
 
-    def asked(self, sites: int) -> int:
+    def clients_per_round(self, sites: int) -> int:
         """Return the number of sites drawn for a round: ``fraction`` of them, at least one."""
         return max(1, math.floor(self.fraction * sites + 0.5))
 

@@ -24,7 +24,7 @@ PARCEL = "parcel"
 SMALL = 2**20  # bytes of arrays; larger ones are uploaded to the SuperLink once for all sites
 
 
-def wrapped(content: RecordDict) -> RecordDict:
+def batch(content: RecordDict) -> RecordDict:
     """Batch the records of a message; a large message is returned unchanged."""
     arrays = records_in(content, ArrayRecord).values()
     if sum(len(array.data) for record in arrays for array in record.values()) > SMALL:
@@ -32,8 +32,8 @@ def wrapped(content: RecordDict) -> RecordDict:
     return RecordDict({PARCEL: ConfigRecord({PARCEL: recorddict_to_proto(content).SerializeToString()})})
 
 
-def opened(content: RecordDict) -> RecordDict:
-    """Undo `wrapped`; anything else is returned unchanged."""
+def unbatch(content: RecordDict) -> RecordDict:
+    """Undo `batch`; anything else is returned unchanged."""
     parcel = content.get(PARCEL)
     inside = parcel.get(PARCEL) if isinstance(parcel, ConfigRecord) else None
     if not isinstance(inside, bytes) or len(content) > 1:
@@ -46,11 +46,11 @@ def opened(content: RecordDict) -> RecordDict:
 
 def reply_in_kind(message: Message, context: Context, answer: Callable[[Message, Context], Message]) -> Message:
     """Reply to a batched message with a batch; a mod of Flower's ClientApp."""
-    content = opened(message.content)
+    content = unbatch(message.content)
     if content is message.content:
         return answer(message, context)
     message.content = content
     answered = answer(message, context)
     if answered.has_content():
-        answered.content = wrapped(answered.content)
+        answered.content = batch(answered.content)
     return answered

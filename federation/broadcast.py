@@ -57,7 +57,7 @@ class Broadcast:
         state: Arrays,
         buffers: Arrays,
         context: RoundContext,
-        told: Mapping[str, object],
+        common: Mapping[str, object],
         known: Mapping[int, float],
     ) -> list[Message]:
         """Write a phase's messages to the round's participants; shared vectors are serialised once.
@@ -93,7 +93,7 @@ class Broadcast:
                 self._require_representable(sent, known)
                 written, self.residual = self.encoding.encode(sent, before, context.phase)
                 vectors, packed = found, pack(written)
-            messages.append(message(packed, told, site, "train"))
+            messages.append(message(packed, common, site, "train"))
         return messages
 
     def _require_representable(self, sent: Arrays, known: Mapping[int, float]) -> None:
@@ -109,7 +109,7 @@ class Broadcast:
 
     def participants(self, server_round: int) -> Sequence[Site]:
         """Return the sites of all phases of a round, drawn from (seed, round) among those with a weight."""
-        count = self.algorithm.asked(len(self.sites))
+        count = self.algorithm.clients_per_round(len(self.sites))
         if count == len(self.sites):
             return self.sites
         able = [site for site in self.sites if site.weight]

@@ -114,10 +114,10 @@ def whole(name: str, contents: Mapping[str, bytes]) -> InflatableObject:
 
 
 def _array(content: bytes, children: list[str], contents: Mapping[str, bytes]) -> Array:
-    said = json.loads(bytes(_body(content)))
+    header = json.loads(bytes(_body(content)))
     pieces = {name: _body(contents[name], ArrayChunk.__qualname__) for name in children}
-    data = b"".join(pieces[children[place]] for place in said["arraychunk_ids"])
-    return Array(said["dtype"], tuple(said["shape"]), said["stype"], data)
+    data = b"".join(pieces[children[place]] for place in header["arraychunk_ids"])
+    return Array(header["dtype"], tuple(header["shape"]), header["stype"], data)
 
 
 def _body(content: bytes, kind: str = "") -> memoryview:

@@ -160,10 +160,10 @@ class Delivery:
             self.say(f"site {site.name!r} is away; it is asked again when it is back")
         return message
 
-    def _back(self, site: Site, said: str) -> None:
+    def _back(self, site: Site, text: str) -> None:
         if site in self._away:
             self._away.discard(site)
-            self.say(f"site {site.name!r} {said}")
+            self.say(f"site {site.name!r} {text}")
 
 
 def _dated(nodes: dict[int, str]) -> dict[int, str]:

@@ -42,8 +42,8 @@ class Evidence:
 
     def merged(self, label: str) -> tuple[Counts, Counts] | None:
         """Return the pooled counts for both models over the sites that reported both; None if a class is missing."""
-        told = [(_counts(metrics), own.other_counts) for metrics, own in self.first[label].values()]
-        both = [(own, other) for own, other in told if other is not None]
+        reported = [(_counts(metrics), own.other_counts) for metrics, own in self.first[label].values()]
+        both = [(own, other) for own, other in reported if other is not None]
         own, other = (Counts.total([pair[model] for pair in both]) for model in (0, 1))
         return (own, other) if all(own.sizes) else None
 
@@ -53,14 +53,14 @@ class Evidence:
         asked: dict[Participant, dict[str, list[bytes]]] = {}
         written: dict[tuple[bool, ...], dict[str, list[bytes]]] = {}  # one for all sites with the same labels
         for site in {site: None for first in self.first.values() for site in first}:
-            told = [
+            reported = [
                 both if site in self.first[label] and self.first[label][site][1].other_counts else None
                 for label, both in merged.items()
             ]
-            which = tuple(map(bool, told))
+            which = tuple(map(bool, reported))
             if any(which):
                 if which not in written:
-                    written[which] = merged_record(told)
+                    written[which] = merged_record(reported)
                 asked[site] = written[which]
         return asked
 
@@ -76,17 +76,17 @@ class Evidence:
             for label, first in self.first.items()
         }
 
-    def _site(self, label: str, site: Participant, metrics: Metrics, told: Reported) -> Site:
+    def _site(self, label: str, site: Participant, metrics: Metrics, reported: Reported) -> Site:
         _, grouped = site_histograms(metrics)
         return Site(
             counts=_counts(metrics),
-            auroc=None if grouped else told.auroc,
-            design=told.design,
+            auroc=None if grouped else reported.auroc,
+            design=reported.design,
             grouped=grouped,
-            groups=told.groups,
-            other=told.other,
-            covariance=told.covariance,
-            other_counts=told.other_counts,
+            groups=reported.groups,
+            other=reported.other,
+            covariance=reported.covariance,
+            other_counts=reported.other_counts,
             spread=self._spreads.get((label, site)),
         )
 

@@ -70,11 +70,11 @@ class FinalEvaluation:
         """Write the messages to all sites, or, for a comparison, to the sites in ``asked``."""
         rounds = self.rounds
         context, model = rounds.context(rounds.count, rounds.algorithm.phases[-1]), self.model
-        told = common_fields({**rounds.evaluate_config, **rounds.checkpoints.memory_fields(rounds.count)}, context)
+        common = common_fields({**rounds.evaluate_config, **rounds.checkpoints.memory_fields(rounds.count)}, context)
         messages = []
         for site in rounds.exchange.sites if asked is None else asked:
             sent = rounds.algorithm.final(rounds.state, model, context, site)
             packed = self.packed if sent is model else pack(sent)
             more = {} if rounds.other is None else {"other": rounds.other}
-            messages.append(message(packed, told, site, "evaluate", asked[site] if asked else {}, **more))
+            messages.append(message(packed, common, site, "evaluate", asked[site] if asked else {}, **more))
         return messages

@@ -34,16 +34,16 @@ DTYPE = attrgetter("dtype")
 
 def common_fields(config: Mapping[str, object], context: RoundContext) -> dict[str, object]:
     """Return the message fields of a phase that are common to all sites."""
-    told = {"app": fingerprint(), "round": context.round, "phase": context.phase, "sites": context.sites}
-    return {**config, **told}
+    common = {"app": fingerprint(), "round": context.round, "phase": context.phase, "sites": context.sites}
+    return {**config, **common}
 
 
 def message(
     arrays: ArrayRecord,
-    told: Mapping[str, object],
+    common: Mapping[str, object],
     site: Site,
     kind: str,
-    asked: Mapping[str, object] | None = None,
+    own_fields: Mapping[str, object] | None = None,
     **more: ArrayRecord,
 ) -> Message:
     """Write a message with the common fields, and the site's index and name.
@@ -58,12 +58,12 @@ def message(
         The addressee.
     kind : str
         ``"train"`` or ``"evaluate"``.
-    asked : mapping, optional
+    own_fields : mapping, optional
         Fields for this site only.
     more
         Further records of vectors, by name.
     """
-    own = record(ConfigRecord, {**told, **(asked or {}), "site": site.index, "name": site.name})
+    own = record(ConfigRecord, {**common, **(own_fields or {}), "site": site.index, "name": site.name})
     return Message(record(RecordDict, {"arrays": arrays, "config": own, **more}), site.node_id, kind)
 
 
@@ -79,28 +79,28 @@ class Vectors:
         Flower's, as they came.
     """
 
-    __slots__ = ("_meant", "_written", "arrays", "checked", "placed")
+    __slots__ = ("_decoded", "_encoded", "arrays", "checked", "placed")
 
     def __init__(self, arrays: Mapping[str, Array]) -> None:
         self.arrays: dict[str, Array] = dict(arrays.items())  # Flower's own mapping takes ten times as long at a look
-        self._written: Arrays | None = None
-        self._meant: Arrays | None = None
+        self._encoded: Arrays | None = None
+        self._decoded: Arrays | None = None
         self.checked: dict[object, list[str]] = {}  # errors in the values, by the context of the check
         self.placed: dict[torch.device, Arrays] = {}
 
     @property
-    def written(self) -> Arrays:
+    def encoded(self) -> Arrays:
         """The vectors as sent, as views of the message; without malformed ones."""
-        if self._written is None:
-            self._written = unpack({name: array for name, array in self.arrays.items() if sound(array)})
-        return self._written
+        if self._encoded is None:
+            self._encoded = unpack({name: array for name, array in self.arrays.items() if sound(array)})
+        return self._encoded
 
     @property
-    def meant(self) -> Arrays:
+    def decoded(self) -> Arrays:
         """The decoded vectors."""
-        if self._meant is None:
-            self._meant = decode(self.written) if self.rounded else dict(self.written)
-        return self._meant
+        if self._decoded is None:
+            self._decoded = decode(self.encoded) if self.rounded else dict(self.encoded)
+        return self._decoded
 
     @property
     def rounded(self) -> bool:
@@ -110,7 +110,7 @@ class Vectors:
     def on(self, device: torch.device) -> Arrays:
         """Return them on a device."""
         if device not in self.placed:
-            self.placed[device] = {name: vector.to(device) for name, vector in self.meant.items()}
+            self.placed[device] = {name: vector.to(device) for name, vector in self.decoded.items()}
         return dict(self.placed[device])
 
     def misfit(self, tables: Iterable[Shapes]) -> str:
@@ -121,8 +121,8 @@ class Vectors:
 
     def fit(self) -> None:
         """Unpack them; the caller has validated their shapes."""
-        if self._written is None:
-            self._written = unpack(self.arrays)
+        if self._encoded is None:
+            self._encoded = unpack(self.arrays)
 
 
 COST = ("gradients", "samples", "seconds", "memory-from", "memory-kept")  # the keys of a `Cost`
@@ -170,23 +170,23 @@ class EvaluateReply:
 # ---------------------------------------------------------------------- at a site, on the way back
 
 
-class Outgoing(NamedTuple):
+class OutgoingReply(NamedTuple):
     """A site's reply: the records, and their encoded vectors."""
 
     content: RecordDict
-    written: Arrays = {}  # noqa: RUF012  read only
+    encoded: Arrays = {}  # noqa: RUF012  read only
 
     @classmethod
-    def training(cls, written: Arrays, metrics: Metrics, cost: Cost) -> Outgoing:
+    def training(cls, encoded: Arrays, metrics: Metrics, cost: Cost) -> OutgoingReply:
         """Write the reply to a training request."""
         records = {
-            "arrays": pack(written),
+            "arrays": pack(encoded),
             "metrics": ConfigRecord({**metrics}),
             "cost": record(MetricRecord, cost.record),
         }
-        return cls(record(RecordDict, records), written)
+        return cls(record(RecordDict, records), encoded)
 
     @classmethod
-    def records(cls, **records: Mapping[str, Any]) -> Outgoing:
+    def records(cls, **records: Mapping[str, Any]) -> OutgoingReply:
         """Write a reply without vectors."""
         return cls(record(RecordDict, {name: ConfigRecord({**values}) for name, values in records.items()}))

@@ -82,17 +82,17 @@ class ReplyChecker:
             vectors, cost = Vectors(content["arrays"]), plain(content, "cost", MetricRecord)  # type: ignore[arg-type]
             wrong = record_errors(cost, COST)
             if text := vectors.misfit(self.messages.up(context)):
-                if lost := not_finite(vectors.meant):  # a site that diverged sends one NaN; a mask may have any length
+                if lost := not_finite(vectors.decoded):  # a diverged site sends one NaN; a mask has any length
                     raise BadValuesError(f"sent NaN or infinity in {', '.join(map(shown, lost[:NAMED]))}")
                 wrong.append(text)
             if wrong:
                 raise BadReplyError(in_a_line(wrong))
-            arrays = vectors.meant
+            arrays = vectors.decoded
             if bad := {name: most for name, most in magnitudes(arrays).items() if not most <= largest}:
                 lost = [name for name, most in bad.items() if not most < math.inf]
                 what = "NaN or infinity" if lost else f"entries beyond {largest:.3g}"
                 raise BadValuesError(f"sent {what} in {', '.join(map(repr, lost or bad))}")
-            text = unfit(vectors.written) if vectors.rounded else ""
+            text = unfit(vectors.encoded) if vectors.rounded else ""
             if text := text or self.messages.algorithm.unfit(arrays, context, self.messages.d):
                 raise BadReplyError(text)
             metrics = plain(content, "metrics", ConfigRecord)

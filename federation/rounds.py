@@ -181,11 +181,11 @@ class Rounds:
         model = self.model()
         scanned = magnitudes(model)
         read = self.answers.to_training(context, max(scanned.values(), default=0.0), evaluate=wanted)
-        told = common_fields({**self.train_config, **self.checkpoints.memory_fields(r), "evaluate": wanted}, context)
+        common = common_fields({**self.train_config, **self.checkpoints.memory_fields(r), "evaluate": wanted}, context)
         known = {id(model[name]): most for name, most in scanned.items()}
         # The messages have no name here: the exchange drops each when it has been answered.
         replies = self.exchange(
-            down.messages(self.state, self.buffers, context, told, known), read=read, shuffle=down.shuffle
+            down.messages(self.state, self.buffers, context, common, known), read=read, shuffle=down.shuffle
         )
         return self.aggregate(context, replies, work, evaluated)
 
@@ -235,7 +235,7 @@ class Rounds:
         samples = 0.0
         mean_buffers = Mean()
 
-        def opened() -> Iterator[Reply]:
+        def received() -> Iterator[Reply]:
             nonlocal samples
             for site, reply in replies:
                 if reply.metrics:
@@ -248,7 +248,7 @@ class Rounds:
                     mean_buffers.add({BUFFERS: arrays.pop(BUFFERS)}, site.weight)
                 yield Reply(site, arrays)
 
-        self.state = dict(self.algorithm.aggregate(self.state, opened(), context))
+        self.state = dict(self.algorithm.aggregate(self.state, received(), context))
         self.buffers |= mean_buffers.value()
         if self.project and "y" in self.state:
             self.state["y"] = self.project(self.state["y"])

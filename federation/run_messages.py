@@ -30,10 +30,9 @@ class Case:
 
     rows: list[Row]  # the rows of the table that apply
     relays: bool  # whether a row is relayed, so that shapes depend on the site
-    # meant, written: the allowed shapes, the usual first, decoded and on the wire; if a row is relayed, those of a site
-    # without neighbours
-    meant: list[Shapes]
-    written: list[Shapes]
+    # decoded, encoded: the allowed shapes, the usual first; if a row is relayed, those of a site without neighbours
+    decoded: list[Shapes]
+    encoded: list[Shapes]
 
 
 class RunMessages:
@@ -104,16 +103,16 @@ class RunMessages:
         """Return the shapes allowed down in a phase, the usual first; ``names`` are those of the received arrays."""
         case = self._case("down", context)
         if case.relays:
-            return self._written("down", self._allowed(case.rows, context, site, names))
-        return case.written
+            return self._encoded("down", self._allowed(case.rows, context, site, names))
+        return case.encoded
 
     def up(self, context: RoundContext) -> list[Shapes]:
         """Return the shapes allowed up in a phase, the usual first."""
-        return self._case("up", context).written
+        return self._case("up", context).encoded
 
     def kept(self, context: RoundContext) -> Shapes:
         """Return the shapes of a site's memory after a phase."""
-        return self._case("kept", context).meant[0]
+        return self._case("kept", context).decoded[0]
 
     def final(self, site: int = 0, names: Iterable[str] = ()) -> list[Shapes]:
         """Return the shapes allowed down for the final evaluation, which is not quantised."""
@@ -153,7 +152,7 @@ class RunMessages:
             Naming each vector that the table lacks or declares differently, and the fix.
         """
         found, case = shapes_of(arrays), self._case(way, context)
-        declared = self._allowed(case.rows, context, site, arrays) if case.relays else case.meant
+        declared = self._allowed(case.rows, context, site, arrays) if case.relays else case.decoded
         if found in declared:
             return
         usual = min(declared, key=lambda one: len(found.items() ^ one.items()))
@@ -192,12 +191,12 @@ class RunMessages:
             self._place = context, (place := (context.phase, *holds))
         if (case := self._cases.get((way, place))) is None:
             rows = [row for row in self.algorithm.messages.of(way) if row.holds(self.algorithm, context)]
-            meant = self._allowed(rows, context)
-            case = Case(rows, any(row.relays for row in rows), meant, self._written(way, meant))
+            decoded = self._allowed(rows, context)
+            case = Case(rows, any(row.relays for row in rows), decoded, self._encoded(way, decoded))
             self._cases[way, place] = case
         return case
 
-    def _written(self, way: Way, declared: list[Shapes]) -> list[Shapes]:
+    def _encoded(self, way: Way, declared: list[Shapes]) -> list[Shapes]:
         """Return the shapes on the wire, with batch-norm statistics; a site returns these only if changed."""
         more = [self._buffers] if way == "down" or not self._buffers else [{}, self._buffers]
         return [self.encoding.shapes(one | buffers) for one in declared for buffers in more]

@@ -98,7 +98,7 @@ def carry_quickly(grid: Grid) -> None:
     def push_messages(messages: Iterable[Message]) -> Iterable[str]:
         sent = []
         for message in messages:
-            about, content = message.metadata, batching.wrapped(message.content)
+            about, content = message.metadata, batching.batch(message.content)
             chunking.cut(content)
             sent.append(Message(content, about.dst_node_id, about.message_type, ttl=about.ttl, group_id=about.group_id))
         return send(sent)
@@ -106,7 +106,7 @@ def carry_quickly(grid: Grid) -> None:
     def pull_messages(message_ids: Iterable[str]) -> Iterable[Message]:
         for answer in fetch(message_ids):
             if answer.has_content():
-                answer.content = batching.opened(answer.content)
+                answer.content = batching.unbatch(answer.content)
             yield answer
 
     def on_success(state: RetryState) -> None:

@@ -32,7 +32,7 @@ def wait_for_sites(config: RunConfig, grid: Grid, say: Callable[[str], None]) ->
         If too few connect within ``wait-timeout``, or too many.
     """
     deadline = time.monotonic() + config.wait_timeout
-    pause, met, told = 0.05, dict[int, float](), False
+    pause, met, announced = 0.05, dict[int, float](), False
     while len(nodes := list(grid.get_nodes())) != config.sites:
         more = len(nodes) > config.sites
         for node in nodes:
@@ -41,8 +41,8 @@ def wait_for_sites(config: RunConfig, grid: Grid, say: Callable[[str], None]) ->
             break
         if time.monotonic() > deadline:
             break
-        if more and not told:
-            told = True
+        if more and not announced:
+            announced = True
             say(
                 f"{len(nodes)} sites are connected, but sites = {config.sites}; waiting for heartbeats, because a "
                 "crashed site counts as connected for up to a minute"

@@ -99,8 +99,8 @@ def _coordinate(
     config: RunConfig, grid: Grid, progress: Progress, write_report: Callable[[Path], object] | None
 ) -> Result:
     started = time.monotonic()
-    given = check(config, simulated=isinstance(grid, LocalGrid))
-    record = given.start.record if given.start else ""
+    loaded = check(config, simulated=isinstance(grid, LocalGrid))
+    record = loaded.start.record if loaded.start else ""
     folder = RunFolder.again(config) if config.resume else RunFolder.new(config, record)
     recorder = Recorder(config, progress, folder.path, Tracking(config, folder.path, progress.warn))
     state = RunState(folder, recorder, grid)
@@ -113,7 +113,7 @@ def _coordinate(
             folder.close()
             raise
     try:
-        arrays, sizes = _play(config, given, grid, recorder, state, started)
+        arrays, sizes = _play(config, loaded, grid, recorder, state, started)
         recorder.close()
         progress.close()
     except BaseException as error:  # includes Ctrl-C
@@ -148,13 +148,13 @@ def _coordinate(
 
 
 def _play(
-    config: RunConfig, given: LoadedModels, grid: Grid, recorder: Recorder, state: RunState, started: float
+    config: RunConfig, loaded: LoadedModels, grid: Grid, recorder: Recorder, state: RunState, started: float
 ) -> tuple[Arrays, dict[str, Record]]:
     """Meet the sites, build the problem, run all rounds; return the final model and each site's facts by name."""
     strategy, progress = config.strategy, recorder.progress
     exchange, sites = meet(config, grid, recorder, state)
     # Read here only if a stopped run restarts from its beginning.
-    begins = given.start or (None if state.last else InitModel.read(config))
+    begins = loaded.start or (None if state.last else InitModel.read(config))
     data_summary = agreed(config, begins, sites, state, progress)
     model_schema = build_model_schema(config, data_summary, progress)
     warnings = data_warnings(config, sites, model_schema.features, progress)
@@ -163,7 +163,7 @@ def _play(
     problem = config.build_problem(config.setting(data_summary, device))
     require_enough(problem, sites, progress)
     privacy = promised(config, problem, sites, progress)
-    other = compared_with(config, problem, given.other)
+    other = compared_with(config, problem, loaded.other)
     start = problem.initial() | state.start if state.last else starting_point(problem, begins, progress)
     state.note_start(sites, data_summary, start)
     states = remembered(config, problem, start) if isinstance(grid, LocalGrid) else 0
@@ -188,15 +188,15 @@ def _play(
     progress.say(f"{words}, started after {time.monotonic() - started:.1f} s")
     if text := returned(strategy):
         progress.say(text)
-    told = to_record(data_summary)
+    summary_fields = to_record(data_summary)
     test = common_test_set(config, problem, data_summary, recorder)
     rounds = Rounds(
         algorithm=strategy,
         exchange=exchange,
         start={name: vector.detach().cpu().clone() for name, vector in start.items()},
         count=config.rounds,
-        train_config=told,
-        evaluate_config=told,
+        train_config=summary_fields,
+        evaluate_config=summary_fields,
         evaluate=central_evaluation(config, problem, test, recorder),
         evaluate_every=config.evaluate_every,
         loss_bound=config.loss_bound,
@@ -261,7 +261,7 @@ def meet(config: RunConfig, grid: Grid, recorder: Recorder, state: RunState) -> 
 
 
 def agreed(
-    config: RunConfig, given: InitModel | None, sites: dict[Site, Facts], state: RunState, progress: Progress
+    config: RunConfig, init_model: InitModel | None, sites: dict[Site, Facts], state: RunState, progress: Progress
 ) -> DataSummary:
     """Return the summary of all sites' data, or that of the resumed run.
 
@@ -274,7 +274,7 @@ def agreed(
         state.require_same(sites)
         return state.data_summary
     data_summary = pooled(config, sites, progress)
-    return given.standardising(data_summary) if given else data_summary
+    return init_model.standardising(data_summary) if init_model else data_summary
 
 
 def leave_report(config: RunConfig, recorder: Recorder, write_report: Callable[[Path], object] | None) -> None:
@@ -284,19 +284,19 @@ def leave_report(config: RunConfig, recorder: Recorder, write_report: Callable[[
     try:
         write_report(recorder.folder)
     except (OSError, RunError) as error:
-        said = reason(error) if isinstance(error, OSError) else error
+        why = reason(error) if isinstance(error, OSError) else error
         recorder.progress.warn(
-            f"{recorder.folder}: the report cannot be written ({said}); the run's other results are complete"
+            f"{recorder.folder}: the report cannot be written ({why}); the run's other results are complete"
         )
 
 
-def starting_point(problem: Problem, given: InitModel | None, progress: Progress) -> Arrays:
-    """Return the starting model (x, and y and buffers if there are any), drawn by the seed or given."""
+def starting_point(problem: Problem, init_model: InitModel | None, progress: Progress) -> Arrays:
+    """Return the starting model (x, and y and buffers if there are any), drawn by the seed or from a file."""
     start = problem.initial()
-    if given:
+    if init_model:
         assert isinstance(problem, NetworkProblem), "the run-config's checks reject others"
-        start, said = given.start(problem)
-        progress.say(said)
+        start, description = init_model.start(problem)
+        progress.say(description)
     if (buffers := problem.buffers()).numel():
         start["buffers"] = buffers
     return start

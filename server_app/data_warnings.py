@@ -32,12 +32,14 @@ def data_warnings(
     """
     if not PROBLEMS[config.problem].needs_data:
         return []
-    told: dict[str, list[str]] = {}
+    sites_of: dict[str, list[str]] = {}
     for site, facts in sites.items():
         for text in facts.warnings:
-            told.setdefault(text, []).append(repr(site.name))
+            sites_of.setdefault(text, []).append(repr(site.name))
     own = [str(doubt) for doubt in table_warnings(config.data())]
-    hospitals = [f"{'sites' if len(names) > 1 else 'site'} {examples(names)}: {text}" for text, names in told.items()]
+    hospitals = [
+        f"{'sites' if len(names) > 1 else 'site'} {examples(names)}: {text}" for text, names in sites_of.items()
+    ]
     found = [*own, *hospitals, *_units(sites, features)]
     for text in found:
         progress.warn(text)

@@ -64,7 +64,7 @@ def evidence_of(
     return multilabel_summary(found) if problem.labels else found[""]
 
 
-def compared_with(config: RunConfig, problem: Problem, given: InitModel | None) -> Arrays | None:
+def compared_with(config: RunConfig, problem: Problem, loaded: InitModel | None) -> Arrays | None:
     """Return the model that the run is compared with: x, and buffers if there are any; or None.
 
     Raises
@@ -72,12 +72,12 @@ def compared_with(config: RunConfig, problem: Problem, given: InitModel | None) 
     ModelError
         If it has another network, or was trained on other features or patients.
     """
-    if given is None:
+    if loaded is None:
         return None
     assert isinstance(problem, NetworkProblem), "others are refused with the run-config"
     own, key = problem.model(), f"compare-with = {config.compare_with!r}"
     try:
-        theirs, data_summary = given.data_summary, problem.setting.data_summary
+        theirs, data_summary = loaded.data_summary, problem.setting.data_summary
         if theirs.columns != data_summary.columns or theirs.shape != data_summary.shape:
             text = "it was trained on other features, so it cannot score the same patients"
             raise ModelError(f"{key}: {text}", key="columns")
@@ -91,7 +91,7 @@ def compared_with(config: RunConfig, problem: Problem, given: InitModel | None) 
                 "split: use a run on the same sites with the same seed",
                 key="standardise",
             )
-        start, _ = given.start(problem)
+        start, _ = loaded.start(problem)
         found = {**problem.model(), "x": start["x"]}
     except ModelError as error:
         raise ModelError(str(error).replace(f"init-from = {config.compare_with!r}", key), key=error.key) from None

@@ -96,7 +96,7 @@ class InitModel:
         ModelError
             With all mismatches; nothing is loaded then.
         """
-        state, named, said = self._fitted(problem)
+        state, named, description = self._fitted(problem)
         if wrong := [*self._differences(problem, named), *self._misfits(problem, state)]:
             keys = [key for key, _ in wrong]
             raise ModelError("\n".join(f"{_key(self.config)}: {text}" for _, text in wrong), key=keys[0], value=keys)
@@ -106,7 +106,7 @@ class InitModel:
         except ProblemError as error:
             raise ModelError(f"{_key(self.config)}: {error}: take {FRESH}") from None
         problem.load_buffers(statistics)
-        return {"x": x} | ({} if y is None else {"y": problem.project(y)}), f"starts from {self.file}: {said}"
+        return {"x": x} | ({} if y is None else {"y": problem.project(y)}), f"starts from {self.file}: {description}"
 
     @property
     def record(self) -> str:
@@ -120,8 +120,8 @@ class InitModel:
         """Return the state dict to start from, the problem's scalars by name, and a description."""
         network, config = problem.network, self.config
         if config.pretrained:
-            state, said = adapt_weights(config.model, network, self.state)
-            return state, {}, ", ".join(["torchvision's weights", *said])
+            state, changes = adapt_weights(config.model, network, self.state)
+            return state, {}, ", ".join(["torchvision's weights", *changes])
         if config.init_head == "fresh":
             head, own = network.head_names(), network.state_dict(network.vector())
             state = {name: tensor for name, tensor in self.state.items() if name not in head}

@@ -205,8 +205,8 @@ class LocalGrid(Grid):
             self._trainings += 1
             if self._trainings == 2:  # all modules are loaded: exclude them from garbage collection
                 gc.freeze()
-            told = [record_in(message.content, "config", ConfigRecord) for message in messages]
-            self._asked |= {str(record.get("name", "")) for record in told}
+            configs = [record_in(message.content, "config", ConfigRecord) for message in messages]
+            self._asked |= {str(record.get("name", "")) for record in configs}
         if trains and not self._pool and self.workers > 1:
             self._pool = self._started(messages[0])
         if trains and self._pool:

@@ -63,7 +63,7 @@ def remembered(config: RunConfig, problem: Problem, start: Arrays) -> int:
     messages = RunMessages(algorithm, start, config.rounds, config.sites, problem)
     each = sum(vector.bytes for vector in messages.between_rounds().values())
     each += 4 * len(start["x"]) * len(encoding.coarse)  # what rounding took away
-    asked = algorithm.asked(config.sites)
+    asked = algorithm.clients_per_round(config.sites)
     # If the run can be resumed, the sites of a round also keep their previous memory.
     return each * (min(config.sites, asked * config.rounds) + (asked if config.checkpoint_every else 0))
 
@@ -120,7 +120,7 @@ def stack_of(config: RunConfig, problem: Problem, d: int, progress: Progress) ->
         progress.say(f"stack = {config.stack}: clients are trained sequentially, because {text}")
         return 1
     if config.stack:
-        return min(config.stack, config.strategy.asked(config.sites))
+        return min(config.stack, config.strategy.clients_per_round(config.sites))
     return _as_many_as_pay(config, problem, d)
 
 
@@ -136,7 +136,7 @@ def advice(config: RunConfig, problem: Problem, d: int, seconds: float) -> str:
     seconds : float
         Estimated duration.
     """
-    many = config.strategy.asked(config.sites) >= MANY and seconds >= LONG
+    many = config.strategy.clients_per_round(config.sites) >= MANY and seconds >= LONG
     if config.stack != 1 or not many or why_alone(config.strategy, problem):
         return ""
     stack = _as_many_as_pay(config, problem, d)
@@ -150,7 +150,7 @@ def advice(config: RunConfig, problem: Problem, d: int, seconds: float) -> str:
 
 def _as_many_as_pay(config: RunConfig, problem: Problem, d: int) -> int:
     """Return how many clients ``stack = 0`` trains together."""
-    clients = config.strategy.asked(config.sites)
+    clients = config.strategy.clients_per_round(config.sites)
     parts = 1 if problem.device.type == "cuda" else max(2, cores())
     fair = max(FEWEST, math.ceil(clients / parts))
     most = min(clients, fair, MOST[problem.device.type], _with_few_numbers(config, problem, d))

@@ -131,10 +131,10 @@ class RunFolder:
         RunError
             If it cannot be written.
         """
-        said = {"status": status, "since": f"{datetime.now():%Y-%m-%d %H:%M:%S}", **more, **self._bound}
+        content = {"status": status, "since": f"{datetime.now():%Y-%m-%d %H:%M:%S}", **more, **self._bound}
         try:
             with atomic_writer(self.path / "status.json") as file:
-                file.write(json.dumps(said, indent=1).encode() + b"\n")
+                file.write(json.dumps(content, indent=1).encode() + b"\n")
         except OSError as error:
             raise RunError(f"{self.path / 'status.json'} cannot be written ({reason(error)})") from None
 
@@ -175,10 +175,10 @@ def _give_way(folder: Path, config: RunConfig) -> None:
 
 def _status(path: Path) -> dict[str, Any]:
     try:
-        said = read_json(path / "status.json")
+        content = read_json(path / "status.json")
     except (OSError, ValueError):
         return {}
-    return said if isinstance(said, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def _hindrances(path: Path, config: RunConfig) -> Iterator[str]:
@@ -203,8 +203,8 @@ def _hindrances(path: Path, config: RunConfig) -> Iterator[str]:
         )
     elif not isinstance(began, dict):
         yield "its status.json does not say with which run-config it began: start the run anew"
-    elif said := changed(lasting(config), began):
+    elif differences := changed(lasting(config), began):
         yield (
-            f"it began with another run-config: {said}. Leave these out of --run-config, and its config.toml as it was "
-            "(flwr run has to be given that file, too); for other values start a new run, with init-from from its model"
+            f"it began with another run-config: {differences}. Leave these out of --run-config, and its config.toml "
+            "unchanged (flwr run needs that file, too); for other values start a new run, with init-from from its model"
         )

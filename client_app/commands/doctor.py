@@ -6,7 +6,7 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
-from edelweiss.client_app.connection import declare, given
+from edelweiss.client_app.connection import declare, join_config
 
 if TYPE_CHECKING:
     import argparse
@@ -21,7 +21,7 @@ __all__ = ["DESCRIPTION", "declare", "run"]
 
 def run(options: argparse.Namespace) -> int:
     """Examine this site."""
-    config = given(options)
+    config = join_config(options)
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # errors are explained in words
 
     from edelweiss.client_app.doctor import examine

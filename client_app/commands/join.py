@@ -6,7 +6,7 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
-from edelweiss.client_app.connection import declare, given
+from edelweiss.client_app.connection import declare, join_config
 
 if TYPE_CHECKING:
     import argparse
@@ -21,7 +21,7 @@ __all__ = ["DESCRIPTION", "declare", "run"]
 
 def run(options: argparse.Namespace) -> int:
     """Join."""
-    config = given(options)
+    config = join_config(options)
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # `client_app.fleet` explains errors once
     own = f"{config.name}: ".replace("%", "%%") if config.name else ""
     logging.basicConfig(format=f"%(asctime)s %(levelname)s {own}%(message)s", level=logging.WARNING)

@@ -104,8 +104,8 @@ def run(options: argparse.Namespace) -> None:
     own |= {"group-column": "", "study": ""}
     own |= {"positive-classes": "", "negative-classes": ""}
     load_for(options.model, options.policy)
-    given = FinishedRun.read(options.model, read_overrides(options.run_config) | own)
-    config = given.config
+    finished = FinishedRun.read(options.model, read_overrides(options.run_config) | own)
+    config = finished.config
     torch.set_num_threads(config.threads)
     own_data = config.data(options.data_dir, options.label)
     own_data = replace(own_data, patient=options.patient, study=study_of(options.study))
@@ -113,7 +113,7 @@ def run(options: argparse.Namespace) -> None:
     for doubt in data.warnings:
         print(f"warning: {doubt}", file=sys.stderr)
     outcome = personalise(
-        given,
+        finished,
         data,
         steps=options.steps,
         lr=options.lr,
@@ -128,10 +128,10 @@ def run(options: argparse.Namespace) -> None:
         f"{config.algorithm} on {config.problem}, {d - outcome.head:,} of {d:,} parameters trained in "
         f"{options.steps:,} steps"
     )
-    print("\n".join([*of_labels(given.data_summary.labels, data), *lines(outcome)]))
+    print("\n".join([*of_labels(finished.data_summary.labels, data), *lines(outcome)]))
     store = Memory(options.state_dir, options.model.resolve().name, name, provenance(config, d))
     try:
-        facts = model_facts(config, given.data_summary, own_data, data, own=True, maps=outcome.maps)
+        facts = model_facts(config, finished.data_summary, own_data, data, own=True, maps=outcome.maps)
         path = store.save_own_model(outcome.model, facts)
         write_card(path, config, own=True)
     except OSError as error:

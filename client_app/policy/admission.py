@@ -158,8 +158,8 @@ def _advance(record: RunRecord, incoming: Incoming, request: Request | None, pha
     record = replace(record, key=record.key or key)
     if request is None:
         return record
-    said = hashlib.sha256(repr(request.lasting).encode()).hexdigest()
-    if record.said not in ("", said):
+    constants = hashlib.sha256(repr(request.lasting).encode()).hexdigest()
+    if record.said not in ("", constants):
         raise RefusedError(CHANGED)
     last, number = isinstance(request, EvaluateRequest), request.context.round
     merged = isinstance(request, EvaluateRequest) and bool(request.merged)
@@ -176,7 +176,7 @@ def _advance(record: RunRecord, incoming: Incoming, request: Request | None, pha
             "rounds only advance, and a repeated request must be identical"
         )
     rounds = record.rounds + (place[:2] != record.place[:2])
-    return replace(record, said=said, place=place, question=question, rounds=rounds)
+    return replace(record, said=constants, place=place, question=question, rounds=rounds)
 
 
 def _require_enough(site: OpenSite, data: SiteData) -> None:

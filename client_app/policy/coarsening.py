@@ -64,7 +64,7 @@ def coarse(parts: Sequence[Metrics], count: int, fewest: int) -> Metrics:
     fewest : int
         Least samples of a group, of one class.
     """
-    told: Metrics = {}
+    report: Metrics = {}
     groups: Metrics = {}
     for name in parts[0]:
         values: list[Any] = [part[name] for part in parts]
@@ -76,17 +76,17 @@ def coarse(parts: Sequence[Metrics], count: int, fewest: int) -> Metrics:
         elif metric(name).pooled in ("scores", "classes"):
             groups[name] = math.nan  # follows from the counts
         elif metric(name).pooled == "sum":
-            told[name] = sum(values)
+            report[name] = sum(values)
         elif metric(name).pooled == "most":
-            told[name] = groups[name] = fewest
+            report[name] = groups[name] = fewest
         else:
             share = metric(name).better == "up"  # of patients
-            told[name] = rounded(float(np.median(values)), fewest / count, share=share)
+            report[name] = rounded(float(np.median(values)), fewest / count, share=share)
     if "class-correct" in groups:
         counts = np.array([groups["class-correct"], groups["class-counts"]])
         groups["class-correct"] = np.minimum(fewest * np.rint(counts[0] / fewest), counts[1]).astype(int).tolist()
-    follows = {name: value for name, value in pool([groups]).items() if name in groups and name not in told}
-    return {**groups, **follows, **told}
+    follows = {name: value for name, value in pool([groups]).items() if name in groups and name not in report}
+    return {**groups, **follows, **report}
 
 
 def merged(histogram: Histogram, fewest: int) -> Histogram:

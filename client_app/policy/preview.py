@@ -31,14 +31,14 @@ def preview(site: OpenSite, data: SiteData | None) -> dict[str, str]:
         lines["keeps here"] = "its own model" if run.personalised else "the final model of all sites"
     facts = site.facts()
     counts = {"examples": facts.examples, "held-out": facts.held_out, "positives": facts.positives}
-    told = ", ".join(f"{name} = {count}" for name, count in counts.items() if count is not None)
-    told += f"; counts of {len(facts.class_counts)} classes" * bool(facts.class_counts)
+    counted = ", ".join(f"{name} = {count}" for name, count in counts.items() if count is not None)
+    counted += f"; counts of {len(facts.class_counts)} classes" * bool(facts.class_counts)
     if facts.label_counts:
-        told += "; for each label, the numbers of known and positive samples"
+        counted += "; for each label, the numbers of known and positive samples"
         each = zip(run.several, facts.label_positives, facts.label_counts, strict=True)
         lines["labels"] = ", ".join(f"{name} {p:,} of {n:,}" if n else f"no {name}" for name, p, n in each)
     lines["label"] = "set by the study" if site.node.study else site.node.label or run.label
-    lines["sends once"] = told + f"; three sums of each of {len(facts.count)} features" * bool(facts.count)
+    lines["sends once"] = counted + f"; three sums of each of {len(facts.count)} features" * bool(facts.count)
     reports = ", ".join(METRICS[name].label for name in problem.reports) + ", of each label" * bool(run.several)
     groups = f"; in groups of {site.policy.fewest_of_each_class} or more"
     lines["evaluates"] = no_evaluation(data, site.policy) or reports + groups

@@ -89,8 +89,8 @@ class Records:
         """
         if seed:
             return hashlib.sha256(seed.encode()).hexdigest()
-        file, told = self.folder / "secret", any((self.folder / "told").glob("*.npy"))
-        if not file.exists() and told:
+        file, has_records = self.folder / "secret", any((self.folder / "told").glob("*.npy"))
+        if not file.exists() and has_records:
             raise ConfigError(
                 "state-dir",
                 [
@@ -206,17 +206,17 @@ class Records:
 
     def tell(self, kind: str, rows: Rows, key: str) -> None:
         """Record a set that replies are about; an identical set shares its file."""
-        told = np.stack([keyed(part, key) for part in rows])
-        told = told[:, np.lexsort(told)]
-        name = f"{kind}-{hashlib.sha256(told.tobytes()).hexdigest()[:16]}.npy"
+        digests = np.stack([keyed(part, key) for part in rows])
+        digests = digests[:, np.lexsort(digests)]
+        name = f"{kind}-{hashlib.sha256(digests.tobytes()).hexdigest()[:16]}.npy"
         if not (self.folder / "told" / name).exists():
-            self._write(self.folder / "told" / name, _npy(told))
+            self._write(self.folder / "told" / name, _npy(digests))
 
     def _read(self, file: Path) -> Digests:
         with contextlib.suppress(OSError, EOFError, ValueError):
-            told: Digests = np.load(file)
-            if told.ndim == 2 and len(told) == 2 and told.dtype == np.uint64:
-                return told
+            digests: Digests = np.load(file)
+            if digests.ndim == 2 and len(digests) == 2 and digests.dtype == np.uint64:
+                return digests
         raise self._damaged(file, "the site forgets that it reported on these patients")
 
     def _damaged(self, file: Path, loss: str) -> ConfigError:

@@ -90,9 +90,9 @@ def _coarse(column: str, name: str, scores: Floats, labels: Floats, at: float, f
     Correct predictions are rounded to the nearest multiple. All variances are scaled by ``design``.
     """
     positives, negatives = (merged(Histogram.of(scores[labels == label]), fewest) for label in (1, 0))
-    told = from_counts([Counts.of_histograms(positives, negatives)])
+    pooled = from_counts([Counts.of_histograms(positives, negatives)])
     p, n = (int(count) // fewest * fewest for count in (labels.sum(), (1 - labels).sum()))
     right = [fewest * round(count / fewest) for count in _hits(scores, labels, at)]
-    variance = float(f"{(design * told.variance) ** 0.5:.{DIGITS}f}") ** 2
-    auroc = Auroc(round(told.value, DIGITS), variance)
+    variance = float(f"{(design * pooled.variance) ** 0.5:.{DIGITS}f}") ** 2
+    auroc = Auroc(round(pooled.value, DIGITS), variance)
     return Group(column, name, p + n, p, (min(right[0], p), min(right[1], n)), auroc, (design,) * 4)

@@ -91,8 +91,8 @@ def protected(facts: Facts, data: SiteData, policy: Policy) -> Facts:
             notes.append(f"no counts per class: there are fewer than {fewest} training samples of a class here")
         else:
             notes.append(f"of a class there are fewer than {fewest} training samples here, told as {fewest}")
-            told = fewest if few(counts[1], fewest) else len(data.train) - fewest
-            changes["positives"] = told
+            raised_positives = fewest if few(counts[1], fewest) else len(data.train) - fewest
+            changes["positives"] = raised_positives
     if facts.class_counts and few_of_a_class(counts, policy):
         changes["class_counts"] = ()
     if facts.held_out_counts and no_evaluation(data, policy):

@@ -47,7 +47,7 @@ def test_gradients_and_bytes_are_those_of_the_run(job: dict[str, Any], tmp_path:
     work = Work.of(config, *game(config), devices=4)
     lines = simulate(SADDLE | job | {"runs-dir": str(tmp_path)}).metrics
     assert work.gradients == sum(line["gradients"] for line in lines)
-    clients = config.strategy.asked(6)
+    clients = config.strategy.clients_per_round(6)
     assert work.busiest == work.gradients / clients * math.ceil(clients / 4)
     sent = lines[1]["bytes-down"] + lines[1]["bytes-up"]
     assert work.bytes == pytest.approx(sent / clients, rel=0.1), "the second round is in the middle of a stage"

@@ -218,7 +218,7 @@ def test_a_site_reads_what_the_coordinator_writes(tmp_path: Path, hospital: Open
                 assert getattr(request.context, key) == config[key]
             summary = {key: value for key, value in config.items() if key in SUMMARY_KEYS}
             assert to_record(request.data_summary) == summary
-            assert {name: vector.tolist() for name, vector in request.sent.meant.items()} == {
+            assert {name: vector.tolist() for name, vector in request.sent.decoded.items()} == {
                 name: vector.tolist() for name, vector in unpack(content.array_records["arrays"]).items()
             }
         content.config_records["config"]["evaluate"] = 0

@@ -1,4 +1,4 @@
-"""A small message travels as one record and holds the same when it is opened; what is no parcel stays as it is."""
+"""A small message travels as one record and holds the same when it is unbatch; what is no parcel stays as it is."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.task_identity import TaskIdentity
 
-from edelweiss.federation.batching import PARCEL, SMALL, opened, reply_in_kind, wrapped
+from edelweiss.federation.batching import PARCEL, SMALL, batch, reply_in_kind, unbatch
 
 
 def content(values: int = 12) -> RecordDict:
@@ -31,9 +31,9 @@ def message(inside: RecordDict) -> Message:
 
 
 def test_it_is_one_record_and_holds_the_same() -> None:
-    sent = wrapped(content())
+    sent = batch(content())
     assert len(get_all_nested_objects(message(sent))) == 3, "the message, its content, the record"
-    found = opened(sent)
+    found = unbatch(sent)
     assert found == content()
     assert list(found) == list(content())
     assert list(found["arrays"]) == ["x", "none", "bits"]
@@ -43,7 +43,7 @@ def test_it_is_one_record_and_holds_the_same() -> None:
 def test_large_arrays_stay_in_pieces_that_sites_can_share() -> None:
     for values, small in ((SMALL // 8, True), (SMALL, False)):
         inside = content(values)
-        assert (wrapped(inside) is not inside) is small
+        assert (batch(inside) is not inside) is small
 
 
 @pytest.mark.parametrize(
@@ -55,14 +55,14 @@ def test_large_arrays_stay_in_pieces_that_sites_can_share() -> None:
         RecordDict({PARCEL: ConfigRecord({PARCEL: "text"})}),
         RecordDict({PARCEL: MetricRecord({PARCEL: 1})}),
         RecordDict({PARCEL: ConfigRecord()}),
-        RecordDict({**wrapped(content()), "config": ConfigRecord()}),
+        RecordDict({**batch(content()), "config": ConfigRecord()}),
     ],
 )
 def test_what_is_no_parcel_stays_as_it_is(other: RecordDict) -> None:
-    assert opened(other) is other
+    assert unbatch(other) is other
 
 
-@pytest.mark.parametrize("sent", [wrapped(content()), content()])
+@pytest.mark.parametrize("sent", [batch(content()), content()])
 def test_a_site_answers_in_kind(sent: RecordDict) -> None:
     """A coordinator that sends no parcels, of an earlier release, gets none."""
 
@@ -72,4 +72,4 @@ def test_a_site_answers_in_kind(sent: RecordDict) -> None:
 
     given = reply_in_kind(message(sent), Context(7, 5, {}, RecordDict(), {}), answer)
     assert (PARCEL in given.content) == (PARCEL in sent)
-    assert opened(given.content)["metrics"]["loss"] == 1.0
+    assert unbatch(given.content)["metrics"]["loss"] == 1.0
