@@ -26,6 +26,7 @@ def decide(options: argparse.Namespace, decision: str) -> int:
 
     A waiting run may be approved or refused; a running one may be refused and then gets no more replies.
     """
+    from edelweiss.client_app.policy import TRUST
     from edelweiss.client_app.policy.records import Records
 
     records = Records(options.state_dir)
@@ -40,4 +41,6 @@ def decide(options: argparse.Namespace, decision: str) -> int:
         return 1
     records.decide(meant[0], decision)
     print(f"run {meant[0].run} is {decision}")
+    if decision == "approved":
+        print(TRUST)
     return 0

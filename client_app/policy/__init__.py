@@ -8,4 +8,7 @@ first one, `admission._require_safe`; a reply's cost, `limits`; the reported num
 
 from edelweiss.client_app.policy.rules import Policy, PolicyError
 
-__all__ = ["Policy", "PolicyError"]
+__all__ = ["TRUST", "Policy", "PolicyError"]
+
+# No rule of a policy changes this: whoever chooses the models and the batches' size solves for the rows.
+TRUST = "The coordinator can compute single patients' rows from what you send. Join only if you trust it with them."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from edelweiss.client_app.policy import TRUST
 from edelweiss.client_app.policy.suppression import no_evaluation
 from edelweiss.federation.table import sends
 from edelweiss.problems import PROBLEMS
@@ -23,6 +24,8 @@ def preview(site: OpenSite, data: SiteData | None) -> dict[str, str]:
         "each update from": f"{strategy.local_steps} steps on batches of {run.batch_size}",
         "evaluated": f"every {run.evaluate_every} rounds and at the end" if run.evaluate_every else "at the end",
     }
+    if problem.needs_data:
+        lines["trust"] = TRUST
     if data is None:
         return lines
     if run.fine_tune:

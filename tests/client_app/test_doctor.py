@@ -8,6 +8,7 @@ import pytest
 
 from edelweiss.client_app.connection import JoinConfig
 from edelweiss.client_app.doctor import Finding, examine
+from edelweiss.client_app.policy import TRUST
 from tests.client_app.policies import site_toml
 from tests.server_app.sites import table, write_table
 
@@ -30,6 +31,7 @@ def test_classes_are_no_error_and_a_study_makes_them_two(tmp_path: Path) -> None
     labels = [row % 5 for row in range(60)]
     kept = found(tmp_path / "kept", labels, label="label")
     assert (kept["data"].level, kept["labels"].level) == ("ok", "warning")
+    assert kept["privacy"].text == TRUST
     assert "60 samples, 5 classes, 4 features" in kept["data"].text
     assert "name a study file" in kept["labels"].text
     (tmp_path / "study.toml").write_text(STUDY)

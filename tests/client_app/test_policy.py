@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from edelweiss.client_app.cli import main
 from edelweiss.client_app.connection import JoinConfig
-from edelweiss.client_app.policy import Policy, PolicyError
+from edelweiss.client_app.policy import TRUST, Policy, PolicyError
 from edelweiss.client_app.policy.records import Records
 from edelweiss.client_app.policy.rules import Secret
 from edelweiss.common import Value
@@ -397,6 +397,7 @@ def test_a_run_waits_for_the_operator(
         thread.join()
         assert seen[-1] == "0"
         assert "codasca on auc, 2 rounds, linear" in seen
+        assert TRUST in seen, "what no rule prevents is said before the decision"
         assert [text for text in seen if "control variates" in text]
         assert [text for text in seen if "examples = " in text and "three sums of each of 4 features" in text]
         if word == "approve":
@@ -408,7 +409,7 @@ def test_a_run_waits_for_the_operator(
             assert main(["refuse", run, "--state-dir", str(hospital.state)]) == 1
         else:
             assert answer == train(grid) == "its operator refused the run"
-    capsys.readouterr()
+    assert (TRUST in capsys.readouterr().out) == (word == "approve")
     assert main(["runs", "--state-dir", str(hospital.state)]) == 0
     assert [record for record in records.runs() if record.waits] == []
     [run] = {record.run for record in records.runs()}
