@@ -111,7 +111,7 @@ class Loader:
         Parameters
         ----------
         size
-            Of the batch.
+            The batch size.
         then
             Sizes of the next batches, if known. By default the usual size is expected; after another size, none until a
             size is requested twice in a row.

@@ -23,7 +23,7 @@ def write_card(file: Path, run: RunConfig, *, own: bool) -> None:
     file
         The model's, which was just written.
     run
-        Of the run that it is from.
+        The run-config of the model's run.
     own
         Whether it is this site's own model, and not the common one.
     """

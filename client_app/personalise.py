@@ -178,7 +178,7 @@ def personalise(
     Parameters
     ----------
     given : FinishedRun
-        Of a finished run.
+        The finished run.
     data : SiteData
         The new site's.
     steps : int

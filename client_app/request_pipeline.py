@@ -43,7 +43,7 @@ class Pipeline:
     Parameters
     ----------
     kind : str
-        Of the message, as `client_app.handlers.HANDLERS` has them; one that calls itself something else is refused.
+        Kind of the message, a key of `client_app.handlers.HANDLERS`; a message of another kind is refused.
     message, context : Message, Context
         As Flower hands them over.
 

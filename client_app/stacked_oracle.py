@@ -55,7 +55,7 @@ class StackedOracle(Differences):
     Parameters
     ----------
     problem : Problem
-        Of all of them.
+        The common problem.
     oracles : sequence of SiteOracle
         Theirs, at the beginning of a round.
 
@@ -192,7 +192,7 @@ class _Dealer:
     Parameters
     ----------
     samples : Samples
-        Of all clients, one after the other.
+        The samples of all clients, concatenated.
     samplers : sequence of Sampler
         Each client's own.
     begins : Tensor

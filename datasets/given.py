@@ -92,7 +92,7 @@ class Arrays:
     owner : Tensor, optional
         Shape (n,) int64: the site of each sample; None where the run's ``partition`` deals them.
     names : tuple of str
-        Of the sites.
+        Names of the sites.
     """
 
     inputs: torch.Tensor

@@ -72,7 +72,7 @@ class Source:
     changes
         What was done to rows as they were read, without a name or a value of them.
     class_names
-        Of a table with a label column: for each class the value that means it.
+        Label value of each class, for a table with a label column.
     """
 
     inputs: Tensor

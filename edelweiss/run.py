@@ -212,7 +212,7 @@ def load_run(folder: str | os.PathLike[str]) -> Run:
     Parameters
     ----------
     folder : path
-        Of a run on any engine, such as ``runs/20260101-120000-codasca-table``.
+        Folder of a run on any engine, such as ``runs/20260101-120000-codasca-table``.
 
     Raises
     ------

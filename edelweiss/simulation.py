@@ -185,12 +185,12 @@ def sweep(
     jobs : int
         Runs at a time; 0: one per core.
     metrics : sequence of str
-        Of the comparison, as of `compare`.
+        Metrics of the comparison, see `compare`.
 
     Returns
     -------
     Comparison
-        Of the chosen runs; the folder has it as CSV, Markdown and LaTeX, and the best run-config as winner.toml.
+        Table of the chosen runs; the folder has it as CSV, Markdown and LaTeX, and the best run-config as winner.toml.
 
     Raises
     ------

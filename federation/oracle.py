@@ -106,7 +106,7 @@ class Differences:
         here, before : (x, y)
             Points; y is None for a minimisation.
         weights : (float, float)
-            Of the gradients at ``before`` by x and by y, in [0, 1].
+            Weights of the gradients at ``before`` by x and by y, in [0, 1].
         estimates : (u, v), optional
             What the gradients at ``before`` are corrected by; default: nothing. Not written to.
         """

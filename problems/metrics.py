@@ -53,8 +53,8 @@ class Metric:
     low, high : float
         Its range.
     of : callable, optional
-        Of a metric from outside: a function of labels (1 and 0), scores and weights (None: all count the same), each of
-        shape (n,). A site is asked for its own samples, and all sites together for their summed histograms.
+        Definition of a metric from outside: a function of labels (1 and 0), scores and weights (None: all count the
+        same), each of shape (n,). It is called for a site's own samples, and for the summed histograms of all sites.
     """
 
     label: str

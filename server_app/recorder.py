@@ -69,11 +69,11 @@ class Recorder(Observer):
     Parameters
     ----------
     config : RunConfig
-        Of the run.
+        The run-config.
     progress : Progress
         Where lines are printed.
     folder : Path
-        Of the run.
+        The run folder.
     tracking : Tracking
         Logs each line.
     """

@@ -35,7 +35,7 @@ FACTS = {
     "facts": dict,
     "twins": dict,
     "line": dict,
-    "cohort": dict,
+    "data-summary": dict,
     "sites": dict,
     "stack": int,
     "lines": int,
@@ -113,14 +113,14 @@ class RunState(Checkpoints):
         progress, done = self.recorder.progress, facts["round"]
         if wrong := [name for name, kind in FACTS.items() if type(facts[name]) is not kind]:
             raise ValueError(f"{', '.join(wrong)}: unknown content")
-        data_summary = from_record(DataSummary, facts["cohort"])
+        data_summary = from_record(DataSummary, facts["data-summary"])
         memories = facts["facts"].get("memories")
         if facts["facts"].keys() != {"sending-order", "memories"} or {*map(type, memories.values())} - {int}:
             raise ValueError("it does not say in which order sites were sent to, or what they remember")
         if (
             not 1 <= done <= self.recorder.config.rounds
             or LINE - facts["line"].keys()
-            or DataSummary.wrong(facts["cohort"])
+            or DataSummary.wrong(facts["data-summary"])
         ):
             raise ValueError(f"round {done}, its line or what the sites agreed on cannot be")
         if facts["stack"] < 0:
@@ -257,7 +257,7 @@ class RunState(Checkpoints):
             "facts": snapshot.facts,
             "twins": twins,
             "line": record,
-            "cohort": to_record(self.data_summary),
+            "data-summary": to_record(self.data_summary),
             "sites": self._sites,
             "stack": self.stack,
             "bound": self._bound,

@@ -334,10 +334,10 @@ def test_means_are_over_the_sites_that_send_sums(tmp_path: Path) -> None:
     config = site_job(tmp_path, sites=2)
     sites = [Site(place, name, place + 1) for place, name in enumerate("ab")]
     pairs = [[facts[0], facts[1]], [facts[0], silent]]
-    cohorts = [pooled(config, dict(zip(sites, pair, strict=True)), Progress(True)) for pair in pairs]
+    summaries = [pooled(config, dict(zip(sites, pair, strict=True)), Progress(True)) for pair in pairs]
     alone = np.divide(facts[0].total, facts[0].count)
-    np.testing.assert_allclose(cohorts[1].shift, alone, rtol=1e-6)
-    assert not np.allclose(cohorts[0].shift, alone)
+    np.testing.assert_allclose(summaries[1].shift, alone, rtol=1e-6)
+    assert not np.allclose(summaries[0].shift, alone)
     none = replace(facts[0], count=(), total=(), squares=())
     assert pooled(config, dict(zip(sites, [none, silent], strict=True)), Progress(True)).shift == ()
 

@@ -17,7 +17,7 @@ ABOVE = st.floats(1e-30, 1e30)
 
 
 @st.composite
-def cohorts(draw: st.DrawFn) -> DataSummary:
+def summaries(draw: st.DrawFn) -> DataSummary:
     shape = draw(st.sampled_from([(3,), (1,), (3, 32, 32), (1, 8, 8)]))
     classes, scaled = draw(st.integers(2, 5)), draw(st.booleans())
     each = [shape[0], shape[0]] if scaled else [0, 0]
@@ -44,7 +44,7 @@ WRONG: dict[str, tuple[Any, ...]] = {
 
 
 @pytest.mark.slow
-@given(cohorts(), st.data())
+@given(summaries(), st.data())
 def test_what_was_written_is_read_and_anything_else_is_named(data_summary: DataSummary, data: st.DataObject) -> None:
     facts = json.loads(json.dumps(data_summary.facts()))
     assert DataSummary.of_file(facts | {"problem": "auc"}) == data_summary
