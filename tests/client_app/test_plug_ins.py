@@ -54,6 +54,12 @@ def policy(tmp_path: Path, *lines: str) -> Policy:
     return Policy.read(site_toml(tmp_path, plug_ins=list(lines)))
 
 
+def test_a_module_that_is_not_loaded_is_no_misspelt_name() -> None:
+    refusal = MODELS.missing(NAME)
+    assert f"{NAME!r}" in refusal
+    assert not [name for name in MODELS if name in refusal], "it needs no list of names"
+
+
 @pytest.mark.parametrize("name", [NAME, "json:loads", "nowhere:Net"])
 def test_by_default_nothing_that_a_run_names_is_imported(package: Path, name: str) -> None:
     before = set(sys.modules)

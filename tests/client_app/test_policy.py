@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,6 +27,7 @@ from edelweiss.common import Value
 from edelweiss.datasets import Facts
 from edelweiss.federation import RunError, Site
 from edelweiss.federation.fingerprint import fingerprint
+from edelweiss.federation.wire import pack
 from edelweiss.server_app.console import Progress
 from edelweiss.server_app.data_summary import pooled
 from tests.client_app.policies import Hospital, site_toml, told, train
@@ -429,6 +431,34 @@ def test_a_run_that_was_not_approved_learns_nothing_by_being_corrected(
     said = str(answer.content.config_records["error"]["message"])
     assert said == "a bad message of a run that has not begun here (see the site's own log)"
     assert f"{next(iter(wrong))} = " in caplog.text, "its operator can see it"
+
+
+def test_a_run_that_was_not_approved_learns_no_length_of_a_model(
+    asking: tuple[Hospital, Records], caplog: pytest.LogCaptureFixture
+) -> None:
+    """It follows from the number of columns."""
+    hospital, _ = asking
+    with caplog.at_level(logging.ERROR, "edelweiss"), hospital.run() as grid:
+        content = question(grid.config)
+        content["arrays"] = pack({"x": torch.zeros(2), "y": torch.zeros(1)})
+        answer = grid.ask("train", 0, content)
+    said = str(answer.content.config_records["error"]["message"])
+    assert not set(said) & set("0123456789")
+    assert "'x'" in caplog.text, "its operator can see it"
+
+
+@pytest.mark.parametrize("wrong", [{"committed": 2}, {"phase": "none"}, {"site": 7}, {"name": "a/b"}, {"sites": 9}])
+def test_a_message_is_checked_before_data_are_read(asking: tuple[Hospital, Records], wrong: dict[str, object]) -> None:
+    """Or else a refusal about the data would answer whoever cannot write a message."""
+    hospital, _ = asking
+    for file in hospital.data.iterdir():
+        file.unlink()
+    with hospital.run() as grid:
+        refusals = [grid.ask("train", 0, question(grid.config, **each)) for each in (wrong, {})]
+    bad, sound = (str(answer.content.config_records["error"]["message"]) for answer in refusals)
+    [key] = wrong
+    assert f"{key} = " in bad
+    assert f"{key} = " not in sound, "without the fault, it is the data that are missing"
 
 
 def test_a_site_that_asks_needs_a_place_to_be_asked_at(asking: tuple[Hospital, Records]) -> None:

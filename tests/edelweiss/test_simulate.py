@@ -230,3 +230,10 @@ def test_what_is_registered_is_known_by_its_name() -> None:
     for kind, name in (("algorithm", "own-average"), ("problem", "own-loss")):
         assert set(Registry.all[kind]) - before[kind] == {name}
         del Registry.all[kind][name]
+
+
+def test_two_descriptions_of_arrays_can_be_compared() -> None:
+    """By identity: a tensor has no single truth value."""
+    inputs, labels = np.zeros((4, 2), np.float32), np.array([0, 1, 0, 1])
+    first, second = ew.arrays(inputs, labels), ew.arrays(inputs, labels)
+    assert first == first != second
