@@ -130,8 +130,7 @@ class Search:
                 break
             for trial in trials:
                 self.jobs[trial.number] = replace(self.jobs[trial.number], until=rung)
-            outcomes = yield from self._awaited(trials)
-            for trial, outcome in zip(trials, outcomes, strict=True):
+            for trial, outcome in (yield from self._awaited(trials)):
                 value = None if outcome.diverged else metric(outcome.records[rung - 1], self.sweep.study.select)
                 trial.report(math.nan if value is None else value, rung)
             stopped = {trial.number for trial in trials if trial.should_prune()}
@@ -144,16 +143,16 @@ class Search:
         """Run trials to their end and report their values."""
         for trial in trials:
             self.jobs[trial.number] = replace(self.jobs[trial.number], until=0)
-        for trial, outcome in zip(trials, (yield from self._awaited(trials)), strict=True):
+        for trial, outcome in (yield from self._awaited(trials)):
             value = None if outcome.diverged else metric(outcome.last, self.sweep.study.select)
             self.study.tell(trial, value, None if value is not None else TrialState.FAIL)
 
-    def _awaited(self, trials: Sequence[optuna.Trial]) -> Waiting[list[Outcome]]:
-        """Return what came of the trials' runs, once all are there."""
-        found: list[Outcome] = []
+    def _awaited(self, trials: Sequence[optuna.Trial]) -> Waiting[list[tuple[optuna.Trial, Outcome]]]:
+        """Return each trial with its run's outcome, once all are there."""
+        found: list[tuple[optuna.Trial, Outcome]] = []
         for trial in trials:
             while (outcome := self.sweep.outcome(self.jobs[trial.number])) is None:
                 yield False
-            found.append(outcome)
+            found.append((trial, outcome))
             self._diverged[trial.number] = bool(outcome.diverged)
         return found
