@@ -11,7 +11,7 @@ import torch
 
 from edelweiss.client_app.errors import RefusedError
 from edelweiss.client_app.policy.subgroups import largest, subgroups
-from edelweiss.client_app.recalibration import Entry, fitted
+from edelweiss.client_app.recalibration import Entry, fit_maps
 from edelweiss.evidence import Counts, Reported
 from edelweiss.evidence.delong import exact, paired
 from edelweiss.evidence.design import Design
@@ -70,7 +70,7 @@ def own_maps(site: OpenSite, request: Request, model: Arrays) -> list[Entry | No
         return None
     if not len(held_out):
         return [None] * max(1, len(site.run.several))
-    found = fitted(*_scored(site, request, model))
+    found = fit_maps(*_scored(site, request, model))
     if not site.gives_evidence:
         _forget(site, request)
     return found

@@ -43,7 +43,7 @@ def own_rate(config: RunConfig, *names: str) -> float:
     return float(next((getattr(strategy, name) for name in names if hasattr(strategy, name)), 0.1))
 
 
-def fine_tuned(request: EvaluateRequest, site: OpenSite, model: Arrays) -> Arrays:
+def fine_tune_model(request: EvaluateRequest, site: OpenSite, model: Arrays) -> Arrays:
     """Return the run's final model after ``fine-tune`` steps on this site's samples; where they diverge, as it was.
 
     As `personalise` does for a site that joins later: on the site's own objective, y being its own, with the run's

@@ -161,7 +161,7 @@ class _Line:
             max_tries=None,
             max_time=None,
             on_success=self.back,
-            on_backoff=self.told,
+            on_backoff=self.note_backoff,
             jitter=None,
             should_giveup=self.hopeless,
             wait_function=self.wait,
@@ -174,7 +174,7 @@ class _Line:
             authentication_keys=(self.key, self.key.public_key()) if self.key else None,
         )
 
-    def told(self, state: Any) -> None:
+    def note_backoff(self, state: Any) -> None:
         """Log why a call that is retried failed, unless it was logged before."""
         refused = _refused(state.exception)
         self.refused = self.refused or refused

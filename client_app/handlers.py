@@ -11,7 +11,7 @@ import torch
 
 from edelweiss.client_app.errors import RefusedError
 from edelweiss.client_app.evidence import comparison_records, evidence_records, own_maps
-from edelweiss.client_app.fine_tuning import fine_tuned
+from edelweiss.client_app.fine_tuning import fine_tune_model
 from edelweiss.client_app.model_card import write_card
 from edelweiss.client_app.model_metadata import model_facts
 from edelweiss.client_app.oracle import SiteOracle, stream
@@ -132,7 +132,7 @@ def evaluate(request: EvaluateRequest, site: OpenSite) -> OutgoingReply:
     statistics = _load_statistics(problem, sent, memory or own)
     model = own or strategy.personal(sent, memory, here.fresh)
     if site.run.fine_tune and not own:
-        model = fine_tuned(request, site, model)
+        model = fine_tune_model(request, site, model)
         statistics = None if statistics is None else problem.buffers()
     data = site.data()
     shared = site.run.share_model and data is not None and not site.run.personalised

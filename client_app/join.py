@@ -63,9 +63,9 @@ class Stop:
     def listen(self) -> None:
         """End on SIGTERM or Ctrl-C: at once if idle, else after the current message."""
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._told)
+            signal.signal(number, self._on_signal)
 
-    def _told(self, *_: object) -> None:
+    def _on_signal(self, *_: object) -> None:
         from edelweiss.client_app.policy.admission import waiting
 
         if waiting.is_set():  # a run that has not begun can be asked again

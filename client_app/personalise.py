@@ -11,7 +11,7 @@ import torch
 
 from edelweiss.client_app.fine_tuning import finite, own_rate, trained
 from edelweiss.client_app.oracle import SiteOracle, stream
-from edelweiss.client_app.recalibration import Entry, fitted
+from edelweiss.client_app.recalibration import Entry, fit_maps
 from edelweiss.common import shorter, shown
 from edelweiss.common.files import is_file, reason
 from edelweiss.config import RunConfig, read_overrides
@@ -158,7 +158,7 @@ def probabilities(problem: NetworkProblem, x: Tensor, held_out: Samples) -> list
     if not ranks(type(problem)) or problem.log_odds:
         return None
     scores = problem.logits(x, held_out).double().cpu().numpy().reshape(len(held_out), -1)
-    return fitted(scores, held_out.targets().double().cpu().numpy().reshape(scores.shape))
+    return fit_maps(scores, held_out.targets().double().cpu().numpy().reshape(scores.shape))
 
 
 def personalise(

@@ -18,7 +18,7 @@ Entry = dict[str, float | int]
 """``intercept``, ``slope``, and the numbers of samples: ``held-out``, ``positives``."""
 
 
-def fitted(scores: Floats, labels: Floats) -> list[Entry | None]:
+def fit_maps(scores: Floats, labels: Floats) -> list[Entry | None]:
     """Fit Platt's map to a site's held-out samples, for each label.
 
     Parameters

@@ -28,8 +28,8 @@ from edelweiss.datasets.splits import (
     AllRows,
     SiteRows,
     Units,
+    assign_folds,
     deal_proportionally,
-    dealt,
     random_stream,
     stratified,
     thinned,
@@ -223,7 +223,7 @@ def _splits(config: DataConfig, search_path: SearchPath, sites: int) -> Splits:
     held, held_owner = pool.train[held_out], owner[held_out]
     if config.personal_test:
         held, held_owner = pool.test, _personal_test(config, pool, owner, sites)
-        change_log.append(f"the {len(held):,} samples of the common test set are dealt to the sites: personal-test")
+        change_log.append(f"the {len(held):,} samples of the common test set are split across the sites: personal-test")
     trained = AllRows(pool.train[train]) if config.pooled else SiteRows(pool.train[train], owner[train], sites)
     return (trained, SiteRows(held, held_owner, sites)), tuple(change_log)
 
@@ -237,7 +237,7 @@ def _held_out(config: DataConfig, pool: Pool, site: int, members: Ints) -> Mask:
     strata = units.strata(stratum(pool.labels.numpy()[rows]))
     chosen: Mask
     if config.folds:
-        chosen = dealt(strata, config.folds, random_stream(config.seed, "folds", site)) == config.fold
+        chosen = assign_folds(strata, config.folds, random_stream(config.seed, "folds", site)) == config.fold
     else:
         chosen = stratified(strata, config.holdout_share, random_stream(config.seed, "held-out", site))
     return chosen[units.of]

@@ -138,7 +138,7 @@ def deal_proportionally(strata: Ints, owner: Ints, test: Ints, sites: int, rng: 
     return dealt_to
 
 
-def dealt(strata: Ints, folds: int, rng: np.random.Generator) -> Ints:
+def assign_folds(strata: Ints, folds: int, rng: np.random.Generator) -> Ints:
     """Assign rows to folds of equal size, per stratum.
 
     Strata, shape (n,), are classes or any others; folds, shape (n,), are in [0, folds). Sizes differ by at most one,

@@ -155,7 +155,7 @@ def _play(
     exchange, sites = meet(config, grid, recorder, state)
     # Read here only if a stopped run restarts from its beginning.
     begins = loaded.start or (None if state.last else InitModel.read(config))
-    data_summary = agreed(config, begins, sites, state, progress)
+    data_summary = agree_on_data(config, begins, sites, state, progress)
     model_schema = build_model_schema(config, data_summary, progress)
     warnings = data_warnings(config, sites, model_schema.features, progress)
     device = resolve_device(config.device)
@@ -260,7 +260,7 @@ def meet(config: RunConfig, grid: Grid, recorder: Recorder, state: RunState) -> 
     return replace(exchange, sites=list(sites)), sites
 
 
-def agreed(
+def agree_on_data(
     config: RunConfig, init_model: InitModel | None, sites: dict[Site, Facts], state: RunState, progress: Progress
 ) -> DataSummary:
     """Return the summary of all sites' data, or that of the resumed run.

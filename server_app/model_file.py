@@ -34,7 +34,7 @@ class ModelFile:
     problem : Problem
         Of the coordinator.
     data_summary : DataSummary
-        What the sites agreed on.
+        The combined facts of all sites.
     model_schema : ModelSchema
         What is known of their data.
     personalised : bool

@@ -16,7 +16,7 @@ from edelweiss.client_app import evidence as at_the_site
 from edelweiss.client_app.cli import main
 from edelweiss.client_app.memory import Memory
 from edelweiss.client_app.policy.records import Records
-from edelweiss.client_app.recalibration import fitted
+from edelweiss.client_app.recalibration import fit_maps
 from edelweiss.evidence.calibration import probability
 from edelweiss.models import ModelError
 from edelweiss.models.storage import StoredTensors, write_tensors
@@ -168,14 +168,14 @@ def test_after_training_for_auc_a_site_has_probabilities_of_its_own(
 
 def test_a_map_is_fitted_to_enough_samples_that_are_ranked_better_than_by_chance() -> None:
     scores, labels = np.arange(40.0)[:, None], (np.arange(40) > 25).astype(float)[:, None]
-    [map_] = fitted(scores, labels)
+    [map_] = fit_maps(scores, labels)
     assert map_ is not None
     assert (map_["held-out"], map_["positives"]) == (40, 14)
-    assert fitted(-scores, labels) == [None]
-    assert fitted(scores, np.where(np.arange(40)[:, None] > 30, labels, 0.0)) == [None], "9 positives"
-    assert fitted(scores, np.ones((40, 1))) == [None]
+    assert fit_maps(-scores, labels) == [None]
+    assert fit_maps(scores, np.where(np.arange(40)[:, None] > 30, labels, 0.0)) == [None], "9 positives"
+    assert fit_maps(scores, np.ones((40, 1))) == [None]
     unknown = np.where(np.arange(40)[:, None] < 3, -1.0, labels)
-    [first, second] = fitted(np.hstack([scores, scores]), np.hstack([labels, unknown]))
+    [first, second] = fit_maps(np.hstack([scores, scores]), np.hstack([labels, unknown]))
     assert first == map_
     assert second is not None
     assert (second["held-out"], second["positives"]) == (37, 14)

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 
 from edelweiss.config import ConfigError, RunConfig
 from edelweiss.datasets import DataConfig, DataError, SiteData, load_site, load_test
-from edelweiss.datasets.splits import dealt
+from edelweiss.datasets.splits import assign_folds
 from edelweiss.server_app import simulate
 
 SOURCES: list[dict[str, Any]] = [
@@ -38,17 +38,17 @@ def folds_of(fields: dict[str, Any], sites: int, folds: int = 5) -> list[list[Si
 @given(st.lists(st.integers(0, 4), max_size=60), st.integers(1, 8), st.integers(0, 99))
 def test_rows_are_dealt_evenly_over_all_and_within_each_stratum(strata: list[int], folds: int, seed: int) -> None:
     array = np.array(strata, np.int64)
-    fold = dealt(array, folds, np.random.default_rng(seed))
+    fold = assign_folds(array, folds, np.random.default_rng(seed))
     for rows in (fold, *(fold[array == stratum] for stratum in set(strata))):
         sizes = np.bincount(rows, minlength=folds)
         assert len(sizes) == folds
         assert sizes.max() - sizes.min() <= 1
-    assert np.array_equal(dealt(array, folds, np.random.default_rng(seed)), fold)
+    assert np.array_equal(assign_folds(array, folds, np.random.default_rng(seed)), fold)
 
 
 def test_chance_decides_who_is_in_which_fold() -> None:
     strata = np.repeat([0, 1], 50)
-    one, other = (dealt(strata, 5, np.random.default_rng(seed)) for seed in (0, 1))
+    one, other = (assign_folds(strata, 5, np.random.default_rng(seed)) for seed in (0, 1))
     assert not np.array_equal(one, other)
     assert not np.array_equal(one, np.arange(100) % 5)
 
