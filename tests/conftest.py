@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -19,6 +20,10 @@ from hypothesis import settings
 from torch import nn
 
 from edelweiss.server_app import coordinator
+
+if TYPE_CHECKING:
+    from edelweiss.config import RunConfig
+    from edelweiss.federation import RoundContext
 
 LEAVE_REPORT = coordinator.leave_report
 MEMORY, ENOUGH = Path("/dev/shm"), 2 * 2**30  # bytes; all tests together leave a sixth of that
@@ -146,3 +151,17 @@ def unpainted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edelweiss.lab.report.drawing.drawn", lambda draw: None)
     monkeypatch.setattr("edelweiss.lab.report.drawing.as_svg", lambda figure: "<svg></svg>")
     monkeypatch.setattr("edelweiss.lab.report.drawing.save", lambda figure, path: None)
+
+
+@pytest.fixture
+def public_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw batches of hospitals from the run's seed, the site's place and the round alone, as simulated sites do.
+
+    Two runs that differ in something else, or in the sites' secrets, can then be compared.
+    """
+    monkeypatch.setattr("edelweiss.client_app.policy.records.Records.secret", bytes(32))
+    monkeypatch.setattr("edelweiss.client_app.handlers.question", _place)
+
+
+def _place(run: RunConfig, lasting: tuple[int, Any], data: str, context: RoundContext, *arrays: Any) -> list[bytes]:
+    return [f"{run.seed} {lasting[0]} {context.round} {context.phase}".encode()]

@@ -371,7 +371,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for part in options.parts:
         text = steps_part(options) if part == "steps" else recipe_part(options)
         print(text)
-        insert(options.page, part, "LibAUC beside Edelweiss", text)
+        insert(options.page, f"libauc-{part}", "LibAUC beside Edelweiss", text)
     return 0
 
 

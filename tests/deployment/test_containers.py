@@ -265,8 +265,11 @@ def test_they_train_though_a_hospital_is_stopped_and_started_between_two_rounds(
         run.result()
 
     overrides = read_overrides([re.findall("--run-config '(.*)'", RUN)[0]])
-    secrets = {name: engine(f"docker compose exec -T {name} cat /state/policy/secret")[-64:] for name in HOSPITALS}
-    nodes = [with_secret(name, engine.folder / "data" / name, tmp_path / name, secrets[name]) for name in HOSPITALS]
+    nodes = []
+    for name in HOSPITALS:
+        cat = f"docker compose exec -T {name} cat /state/policy/"
+        secrets = engine(f"{cat}secret")[-64:], engine(f"{cat}randomness")[-64:]
+        nodes.append(with_secret(name, engine.folder / "data" / name, tmp_path / name, *secrets))
     quiet = run_at(RunConfig.parse(overrides | {"runs-dir": str(tmp_path / "quiet")}), nodes)
 
     assert len(set(engine.numbers(victim))) == 1, "its key makes it the same hospital"

@@ -21,6 +21,8 @@ from tests.problems.example import FEATURES, batch, make, point, samples
 from tests.reference import losses
 from tests.server_app.sites import hospitals, run_at, site_job, table, write_table
 
+pytestmark = pytest.mark.usefixtures("public_batches")
+
 
 def build(margin: float = 1.0, model: str = "linear", dtype: torch.dtype = torch.float64) -> Auprc:
     problem: Auprc = make("auprc", margin=margin, model=model, dtype=dtype)

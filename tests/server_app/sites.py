@@ -130,10 +130,11 @@ def question(run: RunConfig, kind: str = "train", model: Arrays | None = None, /
     return RecordDict({"arrays": pack(arrays), "config": config})
 
 
-def with_secret(name: str, folder: Path, state: Path, secret: str) -> dict[str, Value]:
-    """Describe a hospital with the default policy and a known secret: whom it holds out is whom another one would."""
+def with_secret(name: str, folder: Path, state: Path, secret: str, randomness: str = "") -> dict[str, Value]:
+    """Describe a hospital with the default policy and known secrets: it holds out and draws whom another one would."""
     (state / "policy").mkdir(parents=True)
     (state / "policy" / "secret").write_text(secret, encoding="ascii")
+    (state / "policy" / "randomness").write_text(randomness or secret, encoding="ascii")
     return {"site": name, "data-dir": str(folder), "state-dir": str(state), "policy": ""}
 
 

@@ -18,6 +18,8 @@ from edelweiss.server_app import simulate
 from tests.said import lines
 from tests.server_app.sites import job
 
+pytestmark = pytest.mark.usefixtures("public_batches")
+
 LABELS = 180  # rows of a table, half of them positive
 
 
@@ -84,7 +86,7 @@ def boxes(folder: Path) -> tuple[dict[str, Value], list[str]]:
 
 
 def a_personal_test(folder: Path) -> tuple[dict[str, Value], list[str]]:
-    return {**table(folder), "personal-test": True}, ["the 44 samples of the common test set are dealt"]
+    return {**table(folder), "personal-test": True}, ["the 44 samples of the common test set are split"]
 
 
 def patients(folder: Path) -> tuple[dict[str, Value], list[str]]:

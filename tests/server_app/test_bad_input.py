@@ -20,6 +20,8 @@ from tests.said import has, lines, warnings
 from tests.server_app.command import command as started
 from tests.server_app.sites import hospitals, run_at, saddle_job, site_job, table, write_table
 
+pytestmark = pytest.mark.usefixtures("public_batches")
+
 Command = Callable[..., tuple[int, str, str]]
 
 

@@ -32,6 +32,8 @@ from edelweiss.server_app.shared_memory import Segments, read
 from tests.server_app import sites
 from tests.server_app.sites import SiteGrid, run_at, saddle_job, site_job, table, write_table
 
+pytestmark = pytest.mark.usefixtures("public_batches")
+
 Job = Callable[..., dict[str, Value]]
 
 

@@ -22,6 +22,8 @@ from edelweiss.server_app.init_model import InitModel
 from tests.said import has, lines
 from tests.server_app.sites import NAMES, STUDY, hospitals, job, run_at, site_job, with_study
 
+pytestmark = pytest.mark.usefixtures("public_batches")
+
 UNNAMED = ("features", "study")
 
 

@@ -35,6 +35,8 @@ from tests.said import has, lines
 from tests.server_app.sites import Elsewhere, images, job, run_at, saddle_job, site_job, write_table
 from tests.server_app.sites import table as samples
 
+pytestmark = pytest.mark.usefixtures("public_batches")
+
 FEW_SHOTS = {"maml.ways": 2, "maml.queries": 2, "maml.test-tasks": 1, "batch-size": 5}
 QUICK = ("codasca", "d-psgd", "fednest", "local-scgd", "fgda")  # memory, neighbours, phases, conditional, estimators
 

@@ -23,6 +23,8 @@ from tests.client_app.policies import site_toml
 from tests.said import has, lines, warnings
 from tests.server_app.sites import FEATURES, SiteGrid, run_at, site_job
 
+pytestmark = pytest.mark.usefixtures("public_batches")
+
 NAMES = ("Edema", "Effusion", "Nodule")
 Node = dict[str, Value]
 

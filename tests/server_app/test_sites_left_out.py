@@ -13,6 +13,8 @@ from edelweiss.federation import RunError, TooFewRepliesError
 from tests.said import has, lines, warnings
 from tests.server_app.sites import hospitals, images, run_at, site_job
 
+pytestmark = pytest.mark.usefixtures("public_batches")
+
 ALGORITHMS: dict[str, dict[str, Value]] = {
     "codasca": {},
     "fmgda": {"fmgda.schedule": "cube-root"},  # whose step sizes depend on how many take part

@@ -14,6 +14,8 @@ from edelweiss.federation import RunError
 from tests.said import has
 from tests.server_app.sites import run_at, site_job
 
+pytestmark = pytest.mark.usefixtures("public_batches")
+
 STUDY = REPO / "experiments" / "heart" / "study.toml"
 
 

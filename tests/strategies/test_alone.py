@@ -28,6 +28,8 @@ from tests.said import has
 from tests.server_app.sites import SiteGrid, images, job, run_at, saddle_job, site_job, table, write_table
 from tests.strategies.halves import drive, regression_oracles
 
+pytestmark = pytest.mark.usefixtures("public_batches")
+
 K, ROUNDS, LR, LR_DUAL = 4, 5, 0.04, 0.06
 
 

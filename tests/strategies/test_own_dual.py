@@ -31,6 +31,8 @@ from tests.server_app.sites import SiteGrid, run_at, site_job, table, write_tabl
 from tests.strategies.closed_form import build
 from tests.strategies.memories import ends
 
+pytestmark = pytest.mark.usefixtures("public_batches")
+
 SITES = {"north": (40, 30), "south": (50, 5)}  # samples, and how many of them are positive
 MINIMAX = [name for name in ALGORITHMS if can_solve(ALGORITHMS[name], PROBLEMS["auc"])]
 OWN = [name for name in MINIMAX if ALGORITHMS[name].own_dual]
