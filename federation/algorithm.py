@@ -113,7 +113,12 @@ class Algorithm(HasOptions, ABC):
         1.0, ge=1, le=1e6, description="T(s+1)/T(s); the papers' theory grows it as the step size shrinks"
     )
     stage_steps_growth: float = Field(1.0, ge=1, le=1e6, description="q(s+1)/q(s)")
-    seed: int = Field(0, ge=0, le=2**63 - 1, description="seeds every random choice: same seed, same bits")
+    seed: int = Field(
+        0,
+        ge=0,
+        le=2**63 - 1,
+        description="seeds every random choice but a hospital's own batches: same seed, same bits",
+    )
 
     # ------------------------------------------------------------------ the hooks
 
