@@ -1,4 +1,4 @@
-"""``client_app doctor`` finds what is wrong before a run does, against a real SuperLink."""
+"""``edelweiss-site doctor`` finds what is wrong before a run does, against a real SuperLink."""
 
 from __future__ import annotations
 
@@ -60,6 +60,7 @@ def test_where_all_is_well_it_says_so_and_what_fails_is_named_with_its_fix(
     assert lines["key"] == "ok registered at the coordinator, not in use"
     assert lines["clock"].startswith("ok ")
     assert lines["data"] == "ok 40 samples, 20 positive, 2 features; 0 values missing"
+    assert lines.pop("privacy").startswith("warning "), "what no setting changes"
     assert all(line.startswith("ok") for about, line in lines.items() if about not in ("memory", "state")), lines
 
     with proxy(b"HTTP/1.1 200 OK") as there:
