@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Iterator
 from contextlib import suppress
 
 import grpc  # type: ignore[import-untyped,unused-ignore]
 import pytest
 
-from bin.run import free_port
 from edelweiss.client_app.connection import JoinConfig
 from edelweiss.client_app.doctor.coordinator import examine_connection
 from edelweiss.client_app.fleet import connected
@@ -72,10 +72,20 @@ CASES: list[dict[str, str]] = [
 ]
 
 
+@pytest.fixture
+def silent() -> Iterator[int]:
+    """A port at which nothing listens, nor can while a test runs: it is bound."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield bound.getsockname()[1]
+
+
 @pytest.mark.parametrize("variables", CASES, ids=str)
-def test_a_proxy_is_used_where_grpc_uses_it(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> None:
+def test_a_proxy_is_used_where_grpc_uses_it(
+    monkeypatch: pytest.MonkeyPatch, silent: int, variables: dict[str, str]
+) -> None:
     """The rules are gRPC's, which differ from those of other programs: it is asked."""
-    address = f"127.0.0.1:{free_port()}"
+    address = f"127.0.0.1:{silent}"
     with proxy() as there:
         for name, text in variables.items():
             monkeypatch.setenv(name, text.format(f"127.0.0.1:{there.port}"))
@@ -95,11 +105,13 @@ def test_a_proxy_is_used_where_grpc_uses_it(monkeypatch: pytest.MonkeyPatch, var
     ],
     ids=["login", "forbidden", "beyond", "other", "dead"],
 )
-def test_join_and_doctor_say_what_a_proxy_does(monkeypatch: pytest.MonkeyPatch, line: bytes, said: str) -> None:
+def test_join_and_doctor_say_what_a_proxy_does(
+    monkeypatch: pytest.MonkeyPatch, silent: int, line: bytes, said: str
+) -> None:
     """The coordinator runs: whoever reads that nobody listens there looks in the wrong place. No password is shown."""
     with socket.create_server(("127.0.0.1", 0)) as coordinator, proxy(line) as there:
         address = f"127.0.0.1:{coordinator.getsockname()[1]}"
-        port = there.port if line else free_port()
+        port = there.port if line else silent
         monkeypatch.setenv("https_proxy", f"http://nurse:secret@127.0.0.1:{port}")
         level, about, text = said_by_doctor(address)
         assert (level, about) == ("error", "proxy")
@@ -125,10 +137,12 @@ def test_a_proxy_that_lets_through_is_all_right_and_one_that_is_excluded_is_not_
 
 
 @pytest.mark.parametrize("variables", [{"HTTPS_PROXY": "http://x:1"}, {"http_proxy": "https://x:1"}], ids=str)
-def test_a_proxy_that_grpc_passes_over_is_named(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> None:
+def test_a_proxy_that_grpc_passes_over_is_named(
+    monkeypatch: pytest.MonkeyPatch, silent: int, variables: dict[str, str]
+) -> None:
     [(name, value)] = variables.items()
     monkeypatch.setenv(name, value)
-    address = f"127.0.0.1:{free_port()}"
+    address = f"127.0.0.1:{silent}"
     level, about, text = said_by_doctor(address)
     assert (level, about) == ("error", "port")
     assert "set https_proxy=http://HOST:PORT" in text
