@@ -177,7 +177,7 @@ def personalise(
 
     Parameters
     ----------
-    given : FinishedRun
+    finished : FinishedRun
         The finished run.
     data : SiteData
         The new site's.

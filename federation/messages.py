@@ -52,7 +52,7 @@ def message(
     ----------
     arrays : ArrayRecord
         The vectors.
-    told : mapping
+    common : mapping
         The fields common to all sites.
     site : Site
         The addressee.
