@@ -68,7 +68,7 @@ class Broadcast:
             The server's state, and the averaged batch-norm statistics, which go to every site.
         context : RoundContext
             The phase and round.
-        told : mapping
+        common : mapping
             Fields common to all sites, see `federation.messages.common_fields`.
         known : mapping of int to float
             Known magnitudes of vectors, by their ``id``.
