@@ -44,10 +44,20 @@ class Price:
         """Rényi divergences of the whole run."""
         return self.counts + spent(total(self.plan), self.noise)
 
+    def tight_epsilon(self, delta: float) -> float:
+        """ε of this run by itself, which is lower than what it takes from a budget."""
+        return tight_epsilon(total(self.plan), self.noise, delta, COUNT_NOISE)
+
 
 def counts_cost() -> Curve:
     """Return the Rényi divergences of a site's noised counts."""
     return spent({Query(1.0): 1}, COUNT_NOISE)
+
+
+def queries_of(run: RunConfig, sites: int, patients: int) -> Plan:
+    """Return what a run asks of a site with so many patients to train on."""
+    minimax = PROBLEMS[run.problem].kind == "minimax"
+    return plan_of(run.strategy.without_files(), run.rounds, sites, patients, run.batch_size, minimax)
 
 
 def price(run: RunConfig, sites: int, patients: int) -> Price:
@@ -66,9 +76,7 @@ def price(run: RunConfig, sites: int, patients: int) -> Price:
                 "whole record of a patient might be sent"
             ],
         )
-    minimax = PROBLEMS[run.problem].kind == "minimax"
-    plan = plan_of(run.strategy.without_files(), run.rounds, sites, patients, run.batch_size, minimax)
-    counts = counts_cost()
+    plan, counts = queries_of(run, sites, patients), counts_cost()
     try:
         noise = noise_for(total(plan), run.dp_epsilon, run.dp_delta, counts)
     except ValueError:
@@ -96,12 +104,11 @@ def record(run: RunConfig, facts: Mapping[str, Facts]) -> dict[str, Any]:
     sites = {}
     for name, one in facts.items():
         cost = price(run, len(facts), one.examples or 0)
-        queries = total(cost.plan)
         sites[name] = {
             "patients": one.examples,
             "noise": round(cost.noise, 4),
             "epsilon": round(epsilon(cost.curve, run.dp_delta), 4),
-            "tight-epsilon": round(tight_epsilon(queries, cost.noise, run.dp_delta, COUNT_NOISE), 4),
+            "tight-epsilon": round(cost.tight_epsilon(run.dp_delta), 4),
         }
     return {
         "epsilon": run.dp_epsilon,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 OPTION = "--run-config"
 NUMBER = re.compile(r"[+-]?(\d[\d_]*(\.\d+)?|\.\d+)([eE][+-]?\d+)?")
-TAKES_KEYS = ("submit", "recommend")  # commands with run-config keys of their own
+TAKES_KEYS = ("submit", "recommend", "privacy")  # commands with run-config keys of their own
 
 
 def misplaced(arguments: Sequence[str], commands: Collection[str]) -> list[str]:
