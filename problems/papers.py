@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Paper:
     """A paper."""
 
-    # authors, title, venue: as cited; the venue with its year
+    # authors: all, by initials and surname; venue: with its year
     authors: str
     title: str
     venue: str
@@ -18,14 +18,14 @@ class Paper:
     @property
     def short(self) -> str:
         """As in "McMahan et al., AISTATS 2017"."""
-        surnames = [name.split()[-1] for name in self.authors.removesuffix(" et al.").split(", ")]
-        first = " & ".join(surnames) if len(surnames) == 2 and " et al." not in self.authors else surnames[0]
-        return f"{first}{'' if first != surnames[0] or self.authors == first else ' et al.'}, {self.venue}"
+        surnames = [name.split()[-1] for name in self.authors.split(", ")]
+        first = " & ".join(surnames) if len(surnames) == 2 else surnames[0]
+        return f"{first}{' et al.' if len(surnames) > 2 else ''}, {self.venue}"
 
 
 # Algorithms
 FEDAVG = Paper(
-    "B. McMahan et al.",
+    "B. McMahan, E. Moore, D. Ramage, S. Hampson, B. Agüera y Arcas",
     "Communication-Efficient Learning of Deep Networks from Decentralized Data",
     "AISTATS 2017",
     "arXiv:1602.05629",
@@ -135,7 +135,7 @@ SAGDA = Paper(
     "arXiv:2210.00611",
 )
 FEDGDA_GT = Paper(
-    "J. Sun, E. Wei",
+    "Z. Sun, E. Wei",
     "A Communication-Efficient Algorithm with Linear Convergence for Federated Minimax Learning",
     "NeurIPS 2022",
     "arXiv:2206.01132",

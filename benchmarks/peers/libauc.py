@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from edelweiss.problems.base import Batch, Problem
-    from edelweiss.server_app.report import Record
+    from edelweiss.server_app.recorder import Record
 
 REPO = Path(__file__).resolve().parents[2]
 PAGE = REPO / "docs" / "results" / "libauc.md"
