@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from edelweiss.common import ConfigError
-from edelweiss.federation.privacy_account import Query, epsilon, noise_for, spent, tight_epsilon
+from edelweiss.federation.privacy_account import Query, best_guess, epsilon, noise_for, spent, tight_epsilon
 from edelweiss.federation.privacy_plan import Plan, plan_of, total
 from edelweiss.problems import PROBLEMS
 
@@ -47,6 +47,11 @@ class Price:
     def tight_epsilon(self, delta: float) -> float:
         """ε of this run by itself, which is lower than what it takes from a budget."""
         return tight_epsilon(total(self.plan), self.noise, delta, COUNT_NOISE)
+
+    @property
+    def best_guess(self) -> float:
+        """How often the best guess from this run tells rightly whether a patient took part; half is a coin's."""
+        return best_guess(total(self.plan), self.noise, COUNT_NOISE)
 
 
 def counts_cost() -> Curve:

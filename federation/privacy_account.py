@@ -21,9 +21,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from dp_accounting.pld import PLDAccountant
 
 ORDERS = np.array([3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256])
 """Orders of the Rényi divergence, fixed for the life of every budget."""
@@ -122,14 +126,29 @@ def tight_epsilon(queries: Queries, noise: float, delta: float, count_noise: flo
     It is lower than `epsilon`, and no filter: what several runs cost together does not follow from it. ``count_noise``
     is that of a count beside them, of everybody; infinite: there is none.
     """
+    return float(_accountant(tuple(queries.items()), noise, count_noise).get_epsilon(delta))
+
+
+def best_guess(queries: Queries, noise: float, count_noise: float = math.inf) -> float:
+    """Return how often the best guess, of all that sees the answers, tells rightly whether a patient took part.
+
+    Half is a coin's, for a patient who is as likely in as out: (1 + δ(0)) / 2, with δ(0) the total variation between
+    the answers with the patient and without, by privacy loss distributions. The parameters are `tight_epsilon`'s.
+    """
+    return (1 + float(_accountant(tuple(queries.items()), noise, count_noise).get_delta(0.0))) / 2
+
+
+@lru_cache(maxsize=64)
+def _accountant(queries: tuple[tuple[Query, int], ...], noise: float, count_noise: float) -> PLDAccountant:
+    """Return the account of queries and of a count, of all of which the noise is fixed."""
     import dp_accounting
     from dp_accounting.pld import PLDAccountant
 
     accountant = PLDAccountant(dp_accounting.NeighboringRelation.REPLACE_SPECIAL, value_discretization_interval=1e-3)
-    with_counts = [(query, count, noise) for query, count in queries.items()]
+    with_counts = [(query, count, noise) for query, count in queries]
     for query, count, own in with_counts + [(Query(1.0), 1, count_noise)] * math.isfinite(count_noise):
         event: dp_accounting.DpEvent = dp_accounting.GaussianDpEvent(own / SENSITIVITY / math.sqrt(query.gradients))
         if query.rate < 1:
             event = dp_accounting.PoissonSampledDpEvent(query.rate, event)
         accountant.compose(dp_accounting.SelfComposedDpEvent(event, count))
-    return float(accountant.get_epsilon(delta))
+    return accountant

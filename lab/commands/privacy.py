@@ -22,10 +22,11 @@ DESCRIPTION = (
 PATIENTS = (200, 2000, 6000)
 EPSILON = "dp.epsilon"
 EPSILONS = (8.0, 3.0, 1.0)
-HEADINGS = ("patients", "in a batch", "answers", "noise", "epsilon", "tight")
+HEADINGS = ("patients", "in a batch", "answers", "noise", "epsilon", "tight", "best guess")
 LEGEND = (
     "in a batch: how likely a patient is in one; answers: sums of gradients, with noise of so many dp.clip in each; "
-    "epsilon: what the run takes from a site's budget; tight: what it costs by itself"
+    "epsilon: what the run takes from a site's budget; tight: what it costs by itself; "
+    "best guess: how often an attacker at best tells rightly whether a patient took part, where a coin has 0.5"
 )
 
 
@@ -100,5 +101,5 @@ def plan(given: Mapping[str, Value], patients: Sequence[int], noises: Sequence[f
             answers = sum(query.gradients * count for query, count in queries.items())
             spent, tight = epsilon(cost.curve, run.dp_delta), cost.tight_epsilon(run.dp_delta)
             rate = max(query.rate for query in queries)
-            yield f"{n:12}{rate:12.4f}{answers:12}{cost.noise:12.3f}{spent:12.3f}{tight:12.3f}"
+            yield f"{n:12}{rate:12.4f}{answers:12}{cost.noise:12.3f}{spent:12.3f}{tight:12.3f}{cost.best_guess:12.3f}"
     yield LEGEND

@@ -15,6 +15,7 @@ from edelweiss.federation.privacy_account import (
     ORDERS,
     SENSITIVITY,
     Query,
+    best_guess,
     epsilon,
     noise_for,
     spent,
@@ -119,3 +120,11 @@ def test_more_noise_fewer_queries_and_smaller_samples_cost_less() -> None:
         for q, m, t, s in [(0.1, 1, 100, 1), (0.1, 1, 100, 2), (0.1, 1, 50, 1), (0.05, 1, 100, 1), (0.1, 2, 100, 1)]
     ]
     assert cost[4] > cost[0] > max(cost[1:4])
+
+
+def test_the_best_guess_is_that_of_a_likelihood_ratio() -> None:
+    """For one Gaussian answer the best test is known: Φ(1 / 2σ) of guesses are right. Sampled, fewer are."""
+    right = (1 + math.erf(SENSITIVITY / (2 * 1.5) / math.sqrt(2))) / 2
+    assert best_guess({Query(1.0): 1}, 1.5) == pytest.approx(right, abs=1e-3)
+    assert best_guess({Query(0.1): 1}, 1.5) == pytest.approx(0.5 + 0.1 * (right - 0.5), abs=1e-3)
+    assert best_guess({Query(1.0): 4}, 1.5) == pytest.approx(best_guess({Query(1.0, 4): 1}, 1.5), abs=2e-3)
