@@ -1,0 +1,58 @@
+"""Attacks by a coordinator recover patients from a site without differential privacy, and nobody from one with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.client_app.attacker import (
+    Floats,
+    Target,
+    bisection,
+    differences,
+    known_batches,
+    no_better_than_marginals,
+    recovered,
+    trap,
+)
+
+Attack = Callable[[Target], Floats]
+
+ATTACKS: dict[str, tuple[Attack, int, int]] = {  # with the patients of the site, and how many are recovered at least
+    "trap weights": (trap, 60, 40),
+    "differences of models": (differences, 60, 20),
+    "batches of a known seed": (known_batches, 60, 40),
+    "last step by weight decay": (partial(known_batches, steps=4), 60, 40),
+    "evaluations": (bisection, 200, 2),
+}
+"""Each with nothing but messages that pass all checks of a hospital with the default rules."""
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+@pytest.mark.usefixtures("public_batches")
+def test_a_site_without_differential_privacy_gives_patients_away(name: str, tmp_path: Path) -> None:
+    attack, rows, least = ATTACKS[name]
+    target = Target(tmp_path, rows=rows)
+    assert recovered(attack(target), target.features) >= least
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_one_with_it_gives_nobody_away(name: str, tmp_path: Path) -> None:
+    attack, rows, _ = ATTACKS[name]
+    target = Target(tmp_path, private=True, rows=rows)
+    guesses = attack(target)
+    assert recovered(guesses, target.features) == 0
+    assert no_better_than_marginals(guesses, target.features)
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+def test_batches_that_follow_from_the_sites_secret_cannot_be_solved_for_by_the_seed(steps: int, tmp_path: Path) -> None:
+    """That stops these two attacks without differential privacy, and no other."""
+    target = Target(tmp_path)
+    guesses = known_batches(target, steps=steps)
+    assert recovered(guesses, target.features) == 0
+    assert no_better_than_marginals(guesses, target.features)
+    assert recovered(trap(target), target.features) >= 40
