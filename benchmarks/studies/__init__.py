@@ -5,7 +5,7 @@ what a default run changes so that two CPU cores finish in about an hour, and it
 leaves it out. Each file has the studies of one paper, but ``order`` those that compare methods of several.
 """
 
-from benchmarks.studies import adafgda, chest, codasca, deprl, deprl_scaling, fcsg, fmgda, heart, order
+from benchmarks.studies import adafgda, chest, codasca, deprl, deprl_scaling, fcsg, fmgda, heart, order, when_auc_pays
 from benchmarks.studies.study import REPO, Method, Study, method
 from edelweiss.common import Value
 from edelweiss.lab.compare.runs import Settings

@@ -18,6 +18,7 @@ import pytest
 from benchmarks import reproduce
 from benchmarks.pages import write
 from benchmarks.studies import REPO, STUDIES
+from benchmarks.studies.when_auc_pays import NAME
 from benchmarks.sweep import Sweep
 from edelweiss.lab.compare.runs import OUTCOME
 from edelweiss.lab.sweep import workers
@@ -196,4 +197,4 @@ def test_published_tables_are_not_replaced_by_a_trial(capsys: pytest.CaptureFixt
 
 def test_list_names_all(capsys: pytest.CaptureFixture[str]) -> None:
     assert reproduce.main(["--list"]) == 0
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(STUDIES)
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [*STUDIES, NAME]
