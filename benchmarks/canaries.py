@@ -34,9 +34,12 @@ from edelweiss.federation.privacy_account import epsilon, noise_for, spent, tigh
 from edelweiss.federation.privacy_plan import plan_of, total
 from edelweiss.models import Architecture
 from edelweiss.problems import PROBLEMS, Setting
+from edelweiss.problems.patients import Rows
 from edelweiss.strategies import ALGORITHMS, can_solve
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from edelweiss.federation import FederatedStrategy
     from edelweiss.problems import Arrays
     from edelweiss.problems.network import NetworkProblem
@@ -52,6 +55,26 @@ LOUD = 1e4  # value of a canary's feature: its gradient is clipped
 CONFIDENCE = 0.95
 SERVER = "server_lr"
 STILL = 1e-7  # step size: a run stays where gradients are clipped
+
+
+class Contributing(Patients):
+    """Patients of whom some contribute nothing, though they count: what a patient's privacy is held against.
+
+    Parameters
+    ----------
+    contribute
+        Who does, shape (patients,).
+    ids
+        Of each sample; None: each is another's.
+    """
+
+    def __init__(self, contribute: Tensor, ids: Tensor | None = None) -> None:
+        super().__init__(len(contribute) if ids is None else len(ids), ids)
+        self._contribute = contribute
+
+    def rows(self, chosen: Tensor) -> Rows:
+        """Return the rows of those who were chosen and contribute."""
+        return super().rows(chosen & self._contribute)
 
 
 @dataclass(frozen=True)
@@ -124,9 +147,8 @@ def run(algorithm: str, canaries: int, target: float, broken: float = 1.0, seed:
     problem = cast("NetworkProblem", PROBLEMS[problem_name](setting))
 
     coins = np.random.default_rng(seed).random(canaries) < 0.5
-    inputs = LOUD * torch.eye(canaries)
-    inputs[~torch.from_numpy(coins)] = torch.nan  # what is not finite contributes nothing
-    samples = Samples(inputs, torch.ones(canaries, dtype=torch.int64), torch.arange(canaries))
+    samples = Samples(LOUD * torch.eye(canaries), torch.ones(canaries, dtype=torch.int64), torch.arange(canaries))
+    patients = Contributing(torch.from_numpy(coins))
 
     size = round(RATE * canaries)
     plan = plan_of(strategy, ROUNDS, 1, canaries, size, "y" in problem.initial())
@@ -139,7 +161,6 @@ def run(algorithm: str, canaries: int, target: float, broken: float = 1.0, seed:
         stream = KeyedStream(derived(b"audit", "answer", [f"{seed} {place}".encode()]))
         paid = dict.fromkeys(total(plan), 10**9)  # the mechanism is audited here, and not the bookkeeping
         own = {**begin, "head": begin["x"][problem.head :]}
-        patients = Patients(canaries)
         return PrivateOracle(problem, samples, patients, stream, mechanism, paid, size, fresh=lambda: own)
 
     moved = movement(strategy, begin, canaries, oracle)

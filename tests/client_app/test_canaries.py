@@ -11,12 +11,13 @@ import pytest
 import torch
 
 from benchmarks import canaries
+from benchmarks.canaries import Contributing
 from edelweiss.client_app.privacy import oracle as private_oracle
 from edelweiss.client_app.privacy.oracle import Mechanism, Patients, PrivateOracle
 from edelweiss.client_app.privacy.randomness import KeyedStream, derived
-from edelweiss.federation.privacy_account import Query, epsilon, noise_for, spent
+from edelweiss.federation.privacy_account import Query, best_guess, epsilon, noise_for, spent
 from edelweiss.problems.patients import Rows, clipped_sum
-from tests.client_app.test_private_oracle import moved, problem_of, samples_of
+from tests.client_app.patients import moved, problem_of, samples_of
 
 CANARIES, GUESSES, EPSILON = 2000, 200, 1.0
 FIFTH = ("fedavg", "scaffold", "codasca", "fmgda", "fedgda-gt")  # of others half of the queries stay at the site
@@ -53,14 +54,13 @@ def test_a_patient_who_is_not_clipped_is_found(broken: bool, monkeypatch: pytest
     x, _ = moved(problem, 1)
     coins = np.random.default_rng(0).random(trials) < 0.5
     samples.inputs[0] = 100.0
+    everybody = torch.ones(8, dtype=torch.bool)
     answers = []
     for trial, contributes in enumerate(coins):
-        own = replace(samples, inputs=samples.inputs.clone())
-        if not contributes:
-            own.inputs[0] = torch.nan
+        everybody[0] = bool(contributes)
         stream = KeyedStream(derived(b"audit", "answer", [str(trial).encode()]))
         mechanism = Mechanism(noise, 1.0, 1.0)
-        oracle = PrivateOracle(problem, own, Patients(8), stream, mechanism, {query: 1}, 8)
+        oracle = PrivateOracle(problem, samples, Contributing(everybody), stream, mechanism, {query: 1}, 8)
         answers.append(oracle.gradient(x)[0].double().numpy())
     direction = PrivateOracle(
         problem, replace(samples, rows=samples.rows[:1]), Patients(1), KeyedStream(bytes(32)), CLEAN, {}, 1
@@ -87,3 +87,38 @@ def all_but_the_first(problem: Any, samples: Any, rows: Rows, terms: Any, clip: 
         for own, c in ((first, math.inf), (~first, clip))
     ]
     return parts[0] + parts[1]
+
+
+# ---------------------------------------------------------------------- one patient, in or out
+
+
+@pytest.mark.parametrize(("target", "broken"), [(8.0, 1.0), (3.0, 1.0), (1.0, 1.0), (3.0, 0.2)])
+def test_a_guess_whether_a_patient_took_part_is_right_no_oftener_than_the_account_says(
+    target: float, broken: float
+) -> None:
+    """The threshold is fixed beforehand: half of what a patient moves the answers by, whose batches nobody knows."""
+    trials, steps, rate, delta = 200, 2, 0.5, 1e-5
+    queries = {Query(rate): steps}
+    noise = noise_for(queries, target, delta)
+    coins = np.random.default_rng(1).random(trials) < 0.5
+    problem, samples = problem_of("bce", "linear"), samples_of(8)
+    samples.inputs.zero_()
+    samples.inputs[0, 2] = 1e6
+    everybody = torch.ones(8, dtype=torch.bool)
+    x = torch.zeros(7)
+    moves = []
+    for trial, coin in enumerate(coins.tolist()):
+        stream = KeyedStream(derived(b"members", "answer", [str(trial).encode()]))
+        mechanism = Mechanism(broken * noise, 1.0, 1.0)
+        everybody[0] = coin
+        oracle = PrivateOracle(problem, samples, Contributing(everybody), stream, mechanism, queries, round(8 * rate))
+        oracle._allowed = None  # what is audited is the noise
+        moves.append(sum(float(oracle.gradient(x)[0][2]) for _ in range(steps)))
+    guesses = np.array(moves) * 8 * rate * (1 - 2 * int(samples.labels[0])) > steps * rate / 2
+    right = float((guesses == coins).mean())
+    chance = 3 * math.sqrt(0.25 / trials)
+    most = best_guess(queries, noise)
+    if broken == 1:
+        assert most - 0.12 < right < most + chance
+    else:
+        assert right > most + chance

@@ -18,35 +18,20 @@ from edelweiss.client_app.errors import RefusedError
 from edelweiss.client_app.oracle import SiteOracle
 from edelweiss.client_app.privacy.oracle import Mechanism, Patients, PrivateOracle
 from edelweiss.client_app.privacy.randomness import KeyedStream
-from edelweiss.datasets import DataSummary, Samples, make_sampler
+from edelweiss.datasets import Samples, make_sampler
 from edelweiss.federation import privacy_plan as plan
 from edelweiss.federation.oracle import not_private
 from edelweiss.federation.privacy_account import SENSITIVITY, Query
-from edelweiss.models import Architecture
-from edelweiss.problems import PROBLEMS, Setting
+from edelweiss.problems import PROBLEMS
 from edelweiss.problems import patients as gradients
 from edelweiss.problems.network import NetworkProblem
 from edelweiss.problems.patients import Term, clipped_sum
 from edelweiss.strategies import ALGORITHMS, can_solve
+from tests.client_app.patients import IMAGE, TABLE, moved, problem_of, samples_of
 from tests.strategies.halves import drive
 
 EXACT = Mechanism(noise=0.0, clip=math.inf, difference_clip=math.inf)
 PRIVATE_PROBLEMS = [name for name, problem in PROBLEMS.items() if not problem.mixes_patients]
-TABLE, IMAGE = (6,), (1, 16, 16)
-
-
-def problem_of(name: str, model: str = "mlp", shape: tuple[int, ...] = TABLE, **summary: Any) -> NetworkProblem:
-    given = DataSummary(shape=shape, classes=2, prior=0.3, **summary)
-    setting = Setting(data_summary=given, architecture=Architecture(model=model, hidden=5), seed=3)
-    return cast("NetworkProblem", PROBLEMS[name](setting))
-
-
-def samples_of(count: int, shape: tuple[int, ...] = TABLE, labels: int = 0, seed: int = 0) -> Samples:
-    random = torch.Generator().manual_seed(seed)
-    inputs = torch.randn(count, *shape, generator=random)
-    targets = torch.randint(0, 2, (count, labels) if labels else (count,), generator=random)
-    targets[:2] = torch.tensor([0, 1])[:, None] if labels else torch.tensor([0, 1])
-    return Samples(inputs, targets, torch.arange(count))
 
 
 def private(problem: NetworkProblem, samples: Samples, ids: Tensor | None = None) -> PrivateOracle:
@@ -68,14 +53,6 @@ def plain(problem: NetworkProblem, samples: Samples) -> SiteOracle:
     generator = KeyedStream(bytes(32)).generator("algorithm")  # which a full batch does not draw from
     sampler = make_sampler("uniform", samples.targets(), len(samples), 1, generator)
     return SiteOracle(problem, samples, sampler, generator, len(samples))
-
-
-def moved(problem: NetworkProblem, seed: int, scale: float = 1.0) -> tuple[Tensor, Tensor | None]:
-    """Return some point."""
-    start, random = problem.initial(), torch.Generator().manual_seed(seed)
-    x, y = start["x"], start.get("y")
-    x = scale * (x + 0.1 * torch.randn(x.shape, generator=random))
-    return x, None if y is None else y + scale * 0.3 * torch.randn(y.shape, generator=random)
 
 
 # ---------------------------------------------------------------------- the plain gradient
