@@ -64,12 +64,12 @@ def train(request: TrainRequest, site: OpenSite) -> Steps[OutgoingReply]:
     metrics = here.evaluation(strategy.personal(sent, memory, here.fresh)) if request.evaluate else {}
 
     def oracle() -> SiteOracle | PrivateOracle:
-        samples = here.samples[0]
+        samples, lasting = here.samples[0], (here.index, here.sites, here.data_summary)
         if (privacy := site.privacy) is not None and samples is not None:
-            asked = question(site.run, (here.index, here.data_summary), privacy.identity, context, sent, memory)
+            asked = question(site.run, lasting, privacy.identity, context, sent, memory)
             return privacy.oracle(own, samples, here.sites, context, asked, fresh=here.fresh, common=problem)
         if site.guarded:  # the coordinator knows the seed, and must not know whom a batch holds
-            asked = question(site.run, (here.index, here.data_summary), site.data_hash(), context, sent, memory)
+            asked = question(site.run, lasting, site.data_hash(), context, sent, memory)
             random = KeyedStream(derived(site.records.secret, "batches", asked)).generator("batches")
         else:
             # The sites of a pooled run are one place: all draw the same batches, and their mean is what each computes.

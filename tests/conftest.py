@@ -163,5 +163,5 @@ def public_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edelweiss.client_app.handlers.question", _place)
 
 
-def _place(run: RunConfig, lasting: tuple[int, Any], data: str, context: RoundContext, *arrays: Any) -> list[bytes]:
+def _place(run: RunConfig, lasting: tuple[Any, ...], data: str, context: RoundContext, *arrays: Any) -> list[bytes]:
     return [f"{run.seed} {lasting[0]} {context.round} {context.phase}".encode()]

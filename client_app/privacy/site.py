@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 
 from edelweiss.client_app.privacy.oracle import Mechanism, Patients, PrivateOracle
-from edelweiss.client_app.privacy.randomness import KeyedStream, derived
+from edelweiss.client_app.privacy.randomness import KeyedStream, derived, digest_of
 from edelweiss.common import ConfigError, latest
 from edelweiss.config.privacy import COUNT_NOISE, Price, price, require_private
 from edelweiss.datasets import Facts
@@ -77,13 +77,15 @@ class SitePrivacy:
         """Labels with the noised counts of the classes, of as many samples as there are patients.
 
         Shape (n,) or (n, L), `datasets.labels.UNKNOWN` where unknown. A patient counts once, with a share of each row.
+        The noise follows from what is counted: other labels, such as a run may choose, have other noise.
         """
         labels, patients = self.data.train.targets().cpu(), self.patients
         several = labels.ndim > 1
         columns = labels.T if several else labels[None]
         rows = patients.rows(torch.ones(len(patients), dtype=torch.bool))
         classes = range(self.data.classes)
-        stream = KeyedStream(derived(self._secret, "counts", [self.identity.encode()]))
+        counted = digest_of({"labels": labels, "whose": rows.owners, "rows": rows.positions})
+        stream = KeyedStream(derived(self._secret, "counts", [self.identity.encode(), counted]))
         found = []
         for column in columns:
             own = column[rows.positions]

@@ -60,18 +60,21 @@ class Target:
             "policy": site_toml(folder, **policy)
         }
         if private:
-            self.node = {"site": "north", "partition-id": 0, "num-partitions": 1}
+            self.node = {"site": "north", "partition-id": 0}
 
     @contextmanager
     def run(self, **keys: Value) -> Iterator[Run]:
         """Begin a run with one site."""
         job: dict[str, Value] = {"sites": 1, "holdout_share": 0.2, "algorithm": "fedavg", "problem": "bce"}
-        job |= {"local_steps": 1, "rounds": 1, "fedavg.lr": LEARNING}
+        job |= {"local_steps": 1, "rounds": 1}
+        job |= {"fedavg.lr": LEARNING} if keys.get("algorithm", "fedavg") == "fedavg" else {}
         if self.private:
             job |= {"dp.epsilon": 8.0, "dp.delta": 1e-3, "dataset": "table", "data_file": str(self.data / "data.csv")}
             job |= {"partition": "iid"}
         self.runs += 1
-        with SiteGrid(site_job(self.folder, **job | keys), [self.node]) as grid:
+        config = site_job(self.folder, **job | keys)
+        parts = {"num-partitions": config.sites} if self.private else {}
+        with SiteGrid(config, [self.node | parts]) as grid:
             yield Run(grid, f"run-{self.runs}")
 
 

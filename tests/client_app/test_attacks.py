@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+import torch
 
+from edelweiss.federation.wire import unpack
 from tests.client_app.attacker import (
     Floats,
     Target,
@@ -18,6 +21,10 @@ from tests.client_app.attacker import (
     recovered,
     trap,
 )
+from tests.server_app.sites import FEATURES
+
+if TYPE_CHECKING:
+    from edelweiss.common import Value
 
 Attack = Callable[[Target], Floats]
 
@@ -56,3 +63,14 @@ def test_batches_that_follow_from_the_sites_secret_cannot_be_solved_for_by_the_s
     assert recovered(guesses, target.features) == 0
     assert no_better_than_marginals(guesses, target.features)
     assert recovered(trap(target), target.features) >= 40
+
+
+def test_the_number_of_sites_is_part_of_the_question(tmp_path: Path) -> None:
+    """FMGDA's steps and weights follow from it: with the same noise a difference of two answers would have none."""
+    target, found = Target(tmp_path, private=True), []
+    keys: dict[str, Value] = {"fmgda.schedule": "cube-root", "fmgda.schedule-c": 0.01, "fmgda.schedule-c-dual": 0.01}
+    for sites in (1, 2):
+        with target.run(sites=2, algorithm="fmgda", problem="auc", local_steps=2, rounds=2, **keys) as run:
+            answer = run.ask("train", torch.zeros(FEATURES + 3), sites=sites)
+        found.append(unpack(answer.array_records["arrays"])["u"])
+    assert torch.linalg.vector_norm(found[0] - found[1]) > 0.3 * torch.linalg.vector_norm(found[0])

@@ -129,6 +129,18 @@ def test_counts_are_noised_once_and_nothing_else_of_the_rows_is_told() -> None:
         assert 0 < one.positives < one.examples  # type: ignore[operator]
 
 
+def test_other_labels_are_counted_with_other_noise() -> None:
+    """A run chooses the label column, and how blank labels count: a difference of two counts would be exact."""
+    off = []
+    for site in map(private, range(10)):
+        labels = site.data.train.labels.clone()
+        labels[site.data.train.rows[0]] = 1 - labels[site.data.train.rows[0]]
+        other = replace(site.data, train=replace(site.data.train, labels=labels))
+        pair = site, SitePrivacy.simulated(site.run, other, 0)
+        off.append(np.subtract(*(int(one.counted_labels.sum()) for one in pair)))
+    assert np.std(off) > 5
+
+
 def test_rows_that_repeat_without_a_patient_column_are_refused() -> None:
     site = private()
     ids = np.zeros(len(site.data.train.inputs), np.uint64)
