@@ -23,10 +23,11 @@ REPO = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPO))
 
 # The app is no installed package: its folder has to be on the path before anything of it is imported (E402).
-from edelweiss.client_app.policy import Policy  # noqa: E402
+from edelweiss.client_app.policy.rules import Budget, Policy  # noqa: E402
 from edelweiss.common import Value, allowed, choices  # noqa: E402
 from edelweiss.common.overrides import toml_value  # noqa: E402
 from edelweiss.config import RunConfig, SiteConfig  # noqa: E402
+from edelweiss.config.keys import Keys  # noqa: E402
 from edelweiss.config.tables import SHARED, tables  # noqa: E402
 from edelweiss.config.values import OneOf  # noqa: E402
 from edelweiss.federation import COUNT, FederatedStrategy  # noqa: E402
@@ -262,10 +263,15 @@ def node_keys() -> str:
     return _table(("key", "meaning"), *((f"`{f.alias}`", str(f.description)) for f in SiteConfig.model_fields.values()))
 
 
-def policy_keys() -> str:
+def policy_keys(keys: type[Keys] = Policy) -> str:
     """The keys of a site's policy."""
-    rows = ((f"`{f.alias}`", f"`{_toml(f.default)}`", str(f.description)) for f in Policy.model_fields.values())
+    rows = ((f"`{f.alias}`", f"`{_toml(f.default)}`", str(f.description)) for f in keys.model_fields.values())
     return _table(("key", "default", "meaning"), *rows)
+
+
+def privacy_keys() -> str:
+    """The keys of a site's privacy budget."""
+    return policy_keys(Budget)
 
 
 def _toml(value: Any) -> str:
@@ -280,6 +286,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "leaves": leaves,
     "node-keys": node_keys,
     "policy-keys": policy_keys,
+    "privacy-keys": privacy_keys,
 }
 
 if __name__ == "__main__":

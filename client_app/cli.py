@@ -12,6 +12,7 @@ from importlib import import_module
 COMMANDS = {
     "approve": "approve a waiting run",
     "audit": "show what the site received and sent, and verify the log",
+    "budget": "show the privacy budget: what runs have cost, and what is left",
     "doctor": "test everything that join needs, and say how to fix what fails",
     "join": "connect to a coordinator and answer its messages",
     "personalise": "train your own head on the body of a finished run",

@@ -53,7 +53,8 @@ class JoinConfig(SiteConfig):
                 values = read_toml(file)
             except (OSError, ValueError) as error:
                 raise ConfigError("policy", [f"{shorter(file)} cannot be read: {reason(error)}"]) from None
-            values.pop("policy", None)  # the table, which `client_app.policy` reads
+            for table in ("policy", "privacy"):
+                values.pop(table, None)  # which `client_app.policy` reads
         values |= options
         config, problems = cls.checked(values)
         if not values.get("superlink"):

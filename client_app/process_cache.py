@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from edelweiss.client_app.policy.coarsening import evaluation_parts
+from edelweiss.client_app.privacy.ledger import Ledger
 from edelweiss.common import PROCESS_CACHE, Value, arguments
 from edelweiss.common.memory import return_freed_memory
 from edelweiss.datasets import DataConfig, DataSummary, load_site
@@ -18,6 +19,9 @@ from edelweiss.federation.run_messages import RunMessages
 from edelweiss.problems import PROBLEMS, Problem, Setting
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from edelweiss.client_app.policy.rules import Budget
     from edelweiss.client_app.site import OpenSite
     from edelweiss.config import RunConfig
     from edelweiss.datasets import Samples, SiteData
@@ -100,6 +104,12 @@ def data_hash(config: DataConfig) -> str:
     for part in (data.train.labels, data.train.rows, data.held_out.rows):
         digest.update(part.numpy().data)
     return digest.hexdigest()
+
+
+@PROCESS_CACHE.keeps(32)
+def ledger_of(folder: Path, secret: bytes, budget: Budget, split: str) -> Ledger:
+    """Open a site's ledger; once per process, which reads it again only where another process wrote."""
+    return Ledger(folder, secret, budget, hashlib.sha256(split.encode()).hexdigest())
 
 
 @PROCESS_CACHE.keeps(32)

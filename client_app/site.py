@@ -24,6 +24,7 @@ from edelweiss.client_app.process_cache import (
     dealt_once,
     described_data,
     dimension,
+    ledger_of,
     loaded_once,
     open_sites,
     own_data,
@@ -46,6 +47,7 @@ from edelweiss.problems import PROBLEMS, Problem, Setting, ranks
 if TYPE_CHECKING:
     from flwr.app import Context
 
+    from edelweiss.client_app.privacy.ledger import Ledger
     from edelweiss.client_app.privacy.site import SitePrivacy
     from edelweiss.client_app.request import Request
     from edelweiss.datasets import Samples
@@ -53,6 +55,16 @@ if TYPE_CHECKING:
     from edelweiss.problems import Arrays, Metrics
 
 MOST_OPEN = 1024  # most sites of a run that a process keeps open
+
+
+@PROCESS_CACHE.latest
+def _own_privacy(
+    run: RunConfig, data: SiteData, secret: bytes, identity: str, ledger: Ledger, name: str
+) -> SitePrivacy:
+    """Return the private side of a hospital in a run, whose price is found once."""
+    from edelweiss.client_app.privacy.site import SitePrivacy  # torch.func takes a second
+
+    return SitePrivacy(run, data, secret, identity, ledger, name)
 
 
 @PROCESS_CACHE.latest
@@ -141,6 +153,8 @@ class OpenSite:
         policy = Policy.read(node.policy)
         if policy.asks and not node.state_dir:
             missing.append('state-dir is missing: with approve = "ask" runs wait there for you')
+        if policy.budget and not node.state_dir:
+            missing.append("state-dir is missing: with a privacy budget, what was spent is written there")
         if missing:
             raise ConfigError("node-config", missing)
         return cls(run, node, policy, run_id)
@@ -249,9 +263,17 @@ class OpenSite:
         """The site's part in a run with differential privacy; None without."""
         if not self.run.private or (data := self.data()) is None:
             return None
+        if self.guarded:
+            return _own_privacy(self.run, data, self.records.secret, self.data_hash(), self.ledger, str(self.run_id))
         from edelweiss.client_app.privacy.site import SitePrivacy  # torch.func takes a second
 
         return SitePrivacy.simulated(self.run, data, max(0, self.node.partition_id))
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        """The ledger of what this site's patients have spent."""
+        split = f"{self.key} {self.policy.holdout_share}"
+        return ledger_of(self.records.folder, self.records.secret, self.policy.budget, split)
 
     def in_run(self, request: Request) -> SiteInRun:
         """Return the cached objects of this site in the run of a request."""

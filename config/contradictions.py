@@ -337,6 +337,7 @@ def _private(run: RunConfig) -> Iterator[str]:
         ("sampler", run.sampler, "uniform", "each patient is in a batch with the same probability"),
         ("pooled", run.pooled, False, "noise is added at each site"),
         ("compare-with", run.compare_with, "", "sites evaluate nothing"),
+        ("fine-tune", run.fine_tune, 0, "a site's own model is made of noised gradients alone"),
     ):
         if value != wanted:
             yield f"{asked}: {key} = {shown(value)}, and {why}: take {shown(wanted)}"

@@ -42,5 +42,5 @@ def decide(options: argparse.Namespace, decision: str) -> int:
     records.decide(meant[0], decision)
     print(f"run {meant[0].run} is {decision}")
     if decision == "approved":
-        print(TRUST)
+        print(meant[0].shown.get("privacy", TRUST))
     return 0

@@ -26,7 +26,7 @@ def examine(config: JoinConfig) -> Iterator[Finding]:
     from edelweiss.client_app.doctor.coordinator import examine_connection
     from edelweiss.client_app.doctor.data import examine_data
     from edelweiss.client_app.doctor.machine import examine_device, examine_state
-    from edelweiss.client_app.policy import TRUST
+    from edelweiss.client_app.doctor.privacy import examine_privacy
     from edelweiss.federation.fingerprint import fingerprint
 
     yield Finding("ok", "release", fingerprint())
@@ -34,4 +34,4 @@ def examine(config: JoinConfig) -> Iterator[Finding]:
     yield from examine_state(config)
     yield from examine_device(config)
     yield from examine_data(config)
-    yield Finding("warning", "privacy", TRUST)
+    yield examine_privacy(config)

@@ -66,6 +66,8 @@ def admit(site: OpenSite, incoming: Incoming, request: Request | None) -> None:
         return
     if data is not None:
         _require_safe(site, data)
+        if site.privacy is not None and earlier is None:
+            site.privacy.require_affordable(site.run.sites)
     if record is None:
         records.forget_decision(site.run_id)
         if not site.node.state_dir:
@@ -75,7 +77,7 @@ def admit(site: OpenSite, incoming: Incoming, request: Request | None) -> None:
         _wait(records, record, site.run.round_timeout)
         if data is not None:
             _require_safe(site, data)  # another run may have received sums meanwhile
-    for kind, rows, _ in _patient_sets(site, data) if data is not None else ():
+    for kind, rows, _ in _patient_sets(site, data) if data is not None and site.privacy is None else ():
         records.tell(kind, rows, site.key)
     opened = _advance(replace(record, decision="approved", open=True), incoming, request, phases)
     records.take_over(opened)
@@ -199,10 +201,12 @@ def _require_enough(site: OpenSite, data: SiteData) -> None:
 def _require_safe(site: OpenSite, data: SiteData) -> None:
     """Check the sets of patients behind the replies."""
     policy = site.policy
-    if data.warnings and policy.strict:
+    if data.warnings and policy.strict and not site.run.private:
         raise DataError.join(data.warnings)
     for text in (*data.warnings, *data.notes):
         log.warning("%s", text)
+    if site.privacy is not None:
+        return  # the noise hides who is new, and more
     for kind, rows, fewest in _patient_sets(site, data):
         if site.records.too_near(kind, rows, fewest, site.key):
             raise RefusedError(

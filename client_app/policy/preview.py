@@ -24,7 +24,9 @@ def preview(site: OpenSite, data: SiteData | None) -> dict[str, str]:
         "each update from": f"{strategy.local_steps} steps on batches of {run.batch_size}",
         "evaluated": f"every {run.evaluate_every} rounds and at the end" if run.evaluate_every else "at the end",
     }
-    if problem.needs_data:
+    if site.privacy is not None and site.guarded:
+        lines["privacy"] = site.privacy.in_words(run.sites)
+    elif problem.needs_data:
         lines["trust"] = TRUST
     if data is None:
         return lines

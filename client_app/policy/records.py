@@ -104,6 +104,15 @@ class Records:
             raise self._damaged(file, "the held-out split changes")
         return key.decode()
 
+    @property
+    def _secret(self) -> Path:
+        return self.folder / "randomness"
+
+    @property
+    def has_secret(self) -> bool:
+        """Whether `secret` was made already."""
+        return self._secret.exists()
+
     @cached_property
     def secret(self) -> bytes:
         """The secret that whom a batch holds follows from, made here once; unlike `key` never of the policy's text.
@@ -113,7 +122,7 @@ class Records:
         ConfigError
             If it is damaged.
         """
-        file = self.folder / "randomness"
+        file = self._secret
         if not file.exists():
             self._write(file, secrets.token_hex(32).encode(), once=True)
         if not re.fullmatch(rb"[0-9a-f]{64}", text := file.read_bytes()):

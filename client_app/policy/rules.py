@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, PrivateAttr
 
 from edelweiss.client_app.connection import JoinConfig
 from edelweiss.common import ConfigError, flatten, hint, shorter, shown, unknown
@@ -17,7 +17,7 @@ from edelweiss.config import RunConfig
 from edelweiss.config.keys import Keys
 from edelweiss.config.plug_ins import KINDS
 from edelweiss.config.tables import SHARED, tables
-from edelweiss.config.values import AlgorithmName, ModelName, ProblemName, Share
+from edelweiss.config.values import AlgorithmName, Delta, Epsilon, ModelName, ProblemName, Share
 from edelweiss.datasets.config import SITE
 from edelweiss.federation.fingerprint import release
 from edelweiss.problems import PROBLEMS
@@ -60,6 +60,25 @@ def _two_or_more(count: int) -> int:
     if count == 1:
         raise ValueError("must be 0 (no cross-validation) or at least 2")
     return count
+
+
+class Budget(Keys):
+    """What patients may lose of their privacy over all runs: the table ``[privacy]`` of the operator's file."""
+
+    epsilon: Epsilon = Field(
+        0.0,
+        description="ε of each patient for the life of the data: runs need `dp.epsilon`, and answers end when it is "
+        "spent; 0: no budget",
+    )
+    delta: Delta = Field(1e-6, description="δ of the same, well below 1 / patients")
+    witness: str = Field(
+        "",
+        description="a folder on another disk than the state-dir, and in no backup with it: a file there notices that "
+        "the ledger was put back from a copy of the whole disk; empty: only copies of files are noticed",
+    )
+
+    def __bool__(self) -> bool:
+        return self.epsilon > 0
 
 
 class Policy(Keys):
@@ -132,9 +151,11 @@ class Policy(Keys):
         "likely mistakes in the table",
     )
 
+    _budget: Budget = PrivateAttr(default_factory=lambda: Budget.model_validate({}))
+
     @classmethod
     def read(cls, path: str) -> Policy:
-        """Read the table ``[policy]`` of a TOML file, which may otherwise hold only the keys of `JoinConfig`.
+        """Read the tables ``[policy]`` and ``[privacy]`` of a TOML file, which else holds keys of `JoinConfig`.
 
         A rule elsewhere in the file is an error, because it would be ignored silently.
 
@@ -154,14 +175,15 @@ class Policy(Keys):
             values = read_toml(path)
         except (OSError, ValueError) as error:
             raise PolicyError("policy", [f"{shorter(path)} cannot be read: {reason(error)}"]) from None
-        table = values.pop("policy", {})
-        if not isinstance(table, dict):
-            raise PolicyError("policy", [f"{path}: policy = {shown(table)} must be a table, [policy]"])
-        return cls._parse(table, values, path)
+        tables = {name: values.pop(name, {}) for name in ("policy", "privacy")}
+        for name, table in tables.items():
+            if not isinstance(table, dict):
+                raise PolicyError("policy", [f"{path}: {name} = {shown(table)} must be a table, [{name}]"])
+        return cls._parse(tables["policy"], tables["privacy"], values, path)
 
     @classmethod
-    def _parse(cls, table: dict[str, Any], beside: dict[str, Any], path: str) -> Policy:
-        rules, known = cls.keys(), {"policy", *JoinConfig.keys()}
+    def _parse(cls, table: dict[str, Any], privacy: dict[str, Any], beside: dict[str, Any], path: str) -> Policy:
+        rules, known = cls.keys(), {"policy", "privacy", *JoinConfig.keys()}
         wrong = [
             f"{key}: it is a rule outside the table [policy]: move it below that line"
             if key in rules
@@ -174,8 +196,11 @@ class Policy(Keys):
             wrong += (refused := [*_wrong_ranges(ranges)])
             table = {**table, "ranges": {} if refused else ranges}
         policy, others = cls.checked(table)
-        if policy is None or wrong or others:
+        budget, spoilt = Budget.checked(privacy)
+        others += [f"privacy.{text}" for text in spoilt]
+        if policy is None or budget is None or wrong or others:
             raise PolicyError(f"policy of {path}", wrong + others)
+        policy._budget = budget
         if changes := _LAST.get(path, policy).changes(policy):
             log.warning("%s has changed: %s", path, "; ".join(changes))
         _LAST[path] = policy
@@ -190,12 +215,21 @@ class Policy(Keys):
             f"another {key}" if key in secret else f"{key} = {after!r}, was {before!r}"
             for key, before, after in pairs
             if before != after
+        ] + [
+            f"privacy.{key} = {after!r}, was {before!r}"
+            for key, before in self.budget.model_dump(by_alias=True).items()
+            if before != (after := getattr(other.budget, key))
         ]
 
     def in_words(self) -> str:
         """Return the rules that are not the defaults."""
         own = _protective().changes(self)
         return "; ".join([*(text.partition(", was ")[0] for text in own), "all others are the defaults"])
+
+    @property
+    def budget(self) -> Budget:
+        """The budget of the site's patients."""
+        return self._budget
 
     @property
     def asks(self) -> bool:
@@ -219,11 +253,18 @@ class Policy(Keys):
             number = value_of(run, key)
             if number is not None and not low <= number <= high:
                 yield f"{key} = {number:g}: this site allows {low:g} to {high:g}"
-        if own and run.dataset == SITE and run.private:
+        if own and run.dataset == SITE and run.private and not self.budget:
             yield (
-                f"dp.epsilon = {run.dp_epsilon:g}: this release simulates differential privacy, and keeps no account "
-                "of what several runs cost a hospital's patients; it takes part without it only"
+                f"dp.epsilon = {run.dp_epsilon:g}: this site has no privacy budget, so nobody would count what several "
+                "runs cost its patients: its operator sets [privacy] epsilon, or the run leaves dp.epsilon out"
             )
+        if own and run.dataset == SITE and self.budget and not run.private:
+            yield (
+                "dp.epsilon = 0: this site has a privacy budget, and takes part in runs with differential privacy "
+                "only: set dp.epsilon"
+            )
+        if own and run.dataset == SITE and self.budget and run.folds:
+            yield f"folds = {run.folds}: with a privacy budget the same patients are held out for ever: take folds = 0"
         if own and run.dataset == SITE:
             if self.most_rounds and run.rounds > self.most_rounds:
                 yield f"rounds = {run.rounds}: this site allows at most {self.most_rounds} in a run (most-rounds)"

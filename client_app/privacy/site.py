@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, cast
 
 import torch
 
+from edelweiss.client_app.errors import RefusedError
 from edelweiss.client_app.privacy.oracle import Mechanism, Patients, PrivateOracle
 from edelweiss.client_app.privacy.randomness import KeyedStream, derived, digest_of
 from edelweiss.common import ConfigError, latest
-from edelweiss.config.privacy import COUNT_NOISE, Price, price, require_private
+from edelweiss.config.privacy import COUNT_NOISE, Price, counts_cost, price, require_private
 from edelweiss.datasets import Facts
+from edelweiss.federation.privacy_account import spent
 from edelweiss.problems import PROBLEMS
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from edelweiss.client_app.privacy.ledger import Ledger
     from edelweiss.config import RunConfig
     from edelweiss.datasets import Samples, SiteData
     from edelweiss.federation import RoundContext
@@ -42,10 +45,22 @@ class SitePrivacy:
         From which all of its randomness follows.
     identity
         What says which data these are.
+    ledger
+        Of the site; None where it is simulated.
+    name
+        Of the run, in the ledger.
     """
 
-    def __init__(self, run: RunConfig, data: SiteData, secret: bytes, identity: str) -> None:
-        self.run, self.data, self.identity = run, data, identity
+    def __init__(
+        self,
+        run: RunConfig,
+        data: SiteData,
+        secret: bytes,
+        identity: str,
+        ledger: Ledger | None = None,
+        name: str = "",
+    ) -> None:
+        self.run, self.data, self.identity, self.ledger, self._name = run, data, identity, ledger, name
         self._secret = secret
         self.patients, self.held_out = self._patients(data.train), self._patients(data.held_out)
 
@@ -72,6 +87,43 @@ class SitePrivacy:
         """The price of the run with this number of sites."""
         return latest(lambda sites: price(self.run, sites, len(self.patients)))
 
+    def mechanism(self, cost: Price) -> Mechanism:
+        """Return the mechanism of an answer in a run of this price."""
+        return Mechanism(cost.noise, self.run.dp_clip, self.run.dp_difference_clip or self.run.dp_clip)
+
+    def require_affordable(self, sites: int) -> None:
+        """Check that the whole run fits into what is left of the budget.
+
+        Raises
+        ------
+        RefusedError
+            If it does not; the text says what would.
+        """
+        assert self.ledger is not None, "a simulated site has none"
+        if self.ledger.fits(self.price(sites).curve):
+            return
+        low, high, best = 0.0, self.run.dp_epsilon, 0.0
+        for _ in range(7):
+            middle = (low + high) / 2
+            cheaper = self.run.model_copy(update={"dp_epsilon": middle})
+            try:
+                fits = self.ledger.fits(price(cheaper, sites, len(self.patients)).curve)
+            except ConfigError:  # no noise is enough for so little
+                low = middle
+                continue
+            low, high, best = (middle, high, middle) if fits else (low, middle, best)
+        way = f"at most dp.epsilon = {best:.2g} fits" if best else "no run fits any more"
+        raise RefusedError(
+            f"dp.epsilon = {self.run.dp_epsilon:g}: the run costs more than is left of this site's privacy budget "
+            f"({self.ledger.in_words()}): {way}"
+        )
+
+    def in_words(self, sites: int) -> str:
+        """Return what the run costs the site's patients, for its operator."""
+        assert self.ledger is not None, "a simulated site has none"
+        after = self.ledger.total(self.price(sites).curve)
+        return f"{self.ledger.in_words()}; after this run it would be {after:.3g}"
+
     @cached_property
     def counted_labels(self) -> Tensor:
         """Labels with the noised counts of the classes, of as many samples as there are patients.
@@ -85,7 +137,10 @@ class SitePrivacy:
         rows = patients.rows(torch.ones(len(patients), dtype=torch.bool))
         classes = range(self.data.classes)
         counted = digest_of({"labels": labels, "whose": rows.owners, "rows": rows.positions})
-        stream = KeyedStream(derived(self._secret, "counts", [self.identity.encode(), counted]))
+        asked = [self.identity.encode(), counted]
+        if self.ledger:
+            self.ledger.charge([b"counts", *asked], counts_cost(), run=self._name)
+        stream = KeyedStream(derived(self._secret, "counts", asked))
         found = []
         for column in columns:
             own = column[rows.positions]
@@ -128,13 +183,18 @@ class SitePrivacy:
         require_private(problem)
         run = self.run
         cost = self.price(sites)
+        mechanism, queries = self.mechanism(cost), cost.plan[context.round, context.phase]
+        # Another noise must not be a multiple of this one: two answers would be one without.
+        asked = [*question, repr((mechanism, sorted(queries.items()))).encode()]
+        if self.ledger:
+            self.ledger.charge(asked, spent(queries, mechanism.noise), run=self._name)
         return PrivateOracle(
             cast("NetworkProblem", problem),
             samples,
             self.patients,
-            KeyedStream(derived(self._secret, "answer", question)),
-            Mechanism(cost.noise, run.dp_clip, run.dp_difference_clip or run.dp_clip),
-            cost.plan[context.round, context.phase],
+            KeyedStream(derived(self._secret, "answer", asked)),
+            mechanism,
+            queries,
             run.batch_size,
             fresh=fresh,
             common=cast("NetworkProblem", common),

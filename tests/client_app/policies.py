@@ -16,13 +16,16 @@ from tests.server_app.sites import FEATURES, SiteGrid, question, site_job, write
 
 
 def site_toml(folder: Path, **keys: Any) -> str:
-    """Write a policy and return the file; a dict is a table."""
+    """Write a policy and return the file; a dict is a table, ``privacy`` that of the budget."""
     folder.mkdir(parents=True, exist_ok=True)
+    privacy = keys.pop("privacy", {})
     tables = {key: keys.pop(key) for key in list(keys) if isinstance(keys[key], dict)}
     lines = ["superlink = 'a:1' # of another reader", "[policy]"]
     lines += [f"{key.replace('_', '-')} = {toml_value(value)}" for key, value in keys.items()]
     for key, table in tables.items():
         lines += [f"[policy.{key}]", *(f'"{name}" = {toml_value(value)}' for name, value in table.items())]
+    if privacy:
+        lines += ["[privacy]", *(f"{name} = {toml_value(value)}" for name, value in privacy.items())]
     path = folder / "site.toml"
     path.write_text("\n".join(lines), encoding="utf-8")
     return str(path)

@@ -1,0 +1,38 @@
+"""What protects the site's patients: its privacy budget and ledger, or nothing but trust."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from edelweiss.client_app.doctor import Finding
+
+if TYPE_CHECKING:
+    from edelweiss.client_app.connection import JoinConfig
+
+
+def examine_privacy(config: JoinConfig) -> Finding:
+    """Read the ledger, if there is a budget; without one, say what the coordinator can do."""
+    from edelweiss.client_app.errors import RefusedError
+    from edelweiss.client_app.policy import TRUST, Policy
+    from edelweiss.client_app.policy.records import Records
+    from edelweiss.client_app.privacy.ledger import LedgerError, spent_in_words
+    from edelweiss.common import ConfigError
+
+    try:
+        policy = Policy.read(config.policy)
+    except ConfigError:  # said already
+        return Finding("warning", "privacy", TRUST)
+    if not policy.budget:
+        return Finding("warning", "privacy", TRUST)
+    if not config.state_dir:
+        return Finding(
+            "error", "privacy", "state-dir is missing: with a privacy budget, what was spent is written there"
+        )
+    shared = config.partition_id >= 0
+    try:
+        text = spent_in_words(Records(config.state_dir, config.site if shared else ""), policy.budget)
+    except (LedgerError, RefusedError) as error:
+        return Finding("error", "privacy", str(error))
+    if not policy.budget.witness:
+        text += "; a whole disk put back from a snapshot would not be noticed: see witness in your rules"
+    return Finding("ok", "privacy", text)
