@@ -1,9 +1,11 @@
 """Sums of patients' gradients, each clipped: what a private answer is made of before its noise.
 
 A patient's gradient is the mean over the patient's rows of the gradient of `NetworkProblem.patient_part`, less that of
-`public_part`, by x and by y as one vector. Whatever the model, the point and the rows are, removing a patient moves the
-sum by at most the clip: the norm is taken of the very numbers that are added, in float64, and a gradient that is not
-finite counts 0. Networks of linear layers give the norm from the layers' inputs and output gradients (Goodfellow 2015,
+`public_part`, by x and by y as one vector. Whatever the model, the point and the rows are, a patient whose rows count
+nothing in place of what they count moves the sum by at most the clip: the norm is taken of the very numbers that are
+added, in float64, and a gradient that is not finite counts 0. (The rows stay where they are, so that nobody else's
+gradient is rounded in another way; a model at the edge of what float32 holds would tell how many rows there are.)
+Networks of linear layers give the norm from the layers' inputs and output gradients (Goodfellow 2015,
 arXiv:1510.01799), without the gradient itself; others give it row by row, in blocks that bound the memory.
 """
 
