@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from edelweiss.client_app.policy.coarsening import evaluation_parts
 from edelweiss.client_app.privacy.ledger import Ledger
 from edelweiss.common import PROCESS_CACHE, Value, arguments
 from edelweiss.common.memory import return_freed_memory
@@ -110,12 +109,6 @@ def data_hash(config: DataConfig) -> str:
 def ledger_of(folder: Path, secret: bytes, budget: Budget, split: str) -> Ledger:
     """Open a site's ledger; once per process, which reads it again only where another process wrote."""
     return Ledger(folder, secret, budget, hashlib.sha256(split.encode()).hexdigest())
-
-
-@PROCESS_CACHE.keeps(32)
-def dealt_once(config: DataConfig) -> list[torch.Tensor]:
-    """Split a hospital's held-out patients into parts; once per process."""
-    return evaluation_parts(loaded_once(config, 0, 1), config.key)
 
 
 @PROCESS_CACHE.latest

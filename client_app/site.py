@@ -21,7 +21,6 @@ from edelweiss.client_app.process_cache import (
     Options,
     cached_problem,
     data_hash,
-    dealt_once,
     described_data,
     dimension,
     ledger_of,
@@ -380,11 +379,5 @@ class SiteInRun:
             return problem.metrics(model["x"], model.get("y"), None)
         if not len(held_out) or (site.guarded and no_evaluation(data, site.policy)):
             return {}
-        if site.exact:
-            return problem.metrics(model["x"], model.get("y"), held_out)
-        parts = [
-            replace(held_out, rows=held_out.rows[part.to(held_out.rows.device)])
-            for part in dealt_once(site.data_config)
-        ]
-        by_part = [problem.metrics(model["x"], model.get("y"), part) if len(part) else {} for part in parts]
-        return coarse(by_part, len(held_out), site.policy.fewest_of_each_class) if all(by_part) else {}
+        found = problem.metrics(model["x"], model.get("y"), held_out)
+        return found if site.exact or not found else coarse(found, len(held_out), site.policy.fewest_of_each_class)

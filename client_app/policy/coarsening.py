@@ -3,85 +3,49 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
-from edelweiss.datasets.labels import stratum
-from edelweiss.datasets.patient_ids import keyed
 from edelweiss.problems.histogram import Histogram
 from edelweiss.problems.metrics import metric
 from edelweiss.problems.pooling import pool
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from torch import Tensor
-
-    from edelweiss.datasets import SiteData
     from edelweiss.problems import Metrics
 
-PARTS = 3  # parts of the held-out patients: the fewest whose median one patient cannot control
 
-
-def evaluation_parts(data: SiteData, key: str) -> list[Tensor]:
-    """Split the held-out patients into `PARTS`, stratified by class.
-
-    Parameters
-    ----------
-    data : SiteData
-        A hospital's own.
-    key : str
-        Its secret, which fixes the split.
-
-    Returns
-    -------
-    list of Tensor
-        Positions among the held-out samples; all of a patient are in one part.
-    """
-    assert data.patient_ids is not None, "a hospital's own data have patient ids"
-    whose, labels = keyed(data.patient_ids[data.held_out.rows.numpy()], key), stratum(data.held_out.targets().numpy())
-    _, first, patient = np.unique(whose, return_index=True, return_inverse=True)
-    part = np.empty(len(first), np.int64)
-    part[np.argsort(labels[first], kind="stable")] = np.arange(len(first)) % PARTS
-    return [torch.from_numpy(np.flatnonzero(part[patient] == number)) for number in range(PARTS)]
-
-
-def coarse(parts: Sequence[Metrics], count: int, fewest: int) -> Metrics:
-    """Return the evaluation that a site reports, from those of the parts of its held-out patients.
+def coarse(metrics: Metrics, count: int, fewest: int) -> Metrics:
+    """Return the evaluation that a site reports.
 
     Histograms of scores are merged until every bin has at least ``fewest`` samples; counts of correct predictions are
-    rounded to multiples of it; AUROC, average precision and accuracies follow from these. A mean is reported as the
-    median over the parts, which one patient can move only between the two others, with digits according to the count.
+    rounded to multiples of it; AUROC, average precision and accuracies follow from these. Means are rounded to digits
+    according to the count.
 
     Parameters
     ----------
-    parts : sequence of Metrics
-        What ``Problem.metrics`` returned for each part.
+    metrics : Metrics
+        What ``Problem.metrics`` returned.
     count : int
-        Held-out samples in all parts.
+        Held-out samples.
     fewest : int
         Least samples of a group, of one class.
     """
     report: Metrics = {}
     groups: Metrics = {}
-    for name in parts[0]:
-        values: list[Any] = [part[name] for part in parts]
-        if isinstance(values[0], bytes):
-            whole = Histogram.total([Histogram.unpacked(value) for value in values])
-            groups[name] = merged(whole, fewest).packed()
-        elif isinstance(values[0], list):
-            groups[name] = np.sum(values, axis=0).tolist()
+    for name, value in metrics.items():
+        if isinstance(value, bytes):
+            groups[name] = merged(Histogram.unpacked(value), fewest).packed()
+        elif isinstance(value, list):
+            groups[name] = value
         elif metric(name).pooled in ("scores", "classes"):
             groups[name] = math.nan  # follows from the counts
         elif metric(name).pooled == "sum":
-            report[name] = sum(values)
+            report[name] = value
         elif metric(name).pooled == "most":
             report[name] = groups[name] = fewest
         else:
-            share = metric(name).better == "up"  # of patients
-            report[name] = rounded(float(np.median(values)), fewest / count, share=share)
+            report[name] = rounded(value, fewest / count, share=metric(name).better == "up")
     if "class-correct" in groups:
         counts = np.array([groups["class-correct"], groups["class-counts"]])
         groups["class-correct"] = np.minimum(fewest * np.rint(counts[0] / fewest), counts[1]).astype(int).tolist()

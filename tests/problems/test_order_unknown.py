@@ -47,12 +47,9 @@ def generated(number: int) -> list[Scored]:
 
 
 def in_groups(site: Scored) -> dict[str, Any]:
-    """Return what a hospital tells, whose patients were dealt into three parts."""
+    """Return what a hospital tells."""
     labels, scores = site
-    order = np.argsort(labels, kind="stable")
-    return coarse(
-        [ranked(labels[order[part::3]], scores[order[part::3]], partial=True) for part in range(3)], len(labels), FEWEST
-    )
+    return coarse(ranked(labels, scores, partial=True), len(labels), FEWEST)
 
 
 def in_one_place(sites: Sequence[Scored]) -> dict[str, float]:

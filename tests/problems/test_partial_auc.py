@@ -252,8 +252,8 @@ def test_an_evaluation_has_it_exactly_at_a_site_and_pooled_over_sites_that_diffe
 def test_a_hospital_tells_it_of_groups_as_it_does_the_auroc() -> None:
     problem = build(model="mlp")
     x, _ = point(problem, 1)
-    parts = [problem.metrics(x, None, samples(*batch(seed, 30, 60))) for seed in range(3)]
-    told = coarse(parts, 270, 10)
-    assert told.keys() == parts[0].keys()
+    exact = problem.metrics(x, None, samples(*batch(0, 90, 180)))
+    told = coarse(exact, 270, 10)
+    assert told.keys() == exact.keys()
     assert told["partial-auroc"] == pool([told])["partial-auroc"], "it follows from the groups, and says no more"
     assert told["auroc"] == pool([told])["auroc"]

@@ -169,17 +169,36 @@ def test_the_local_engine_inside_flwr_run(reference: Path, tmp_path: Path) -> No
 @pytest.mark.deployments
 @pytest.mark.usefixtures("nothing_runs_on")
 def test_a_flower_deployment(reference: Path, tmp_path: Path) -> None:
-    """Two sites are our own process, the third is Flower's SuperNode."""
-    folder = reference.parent
-    nodes: list[dict[str, Value]] = [{"partition-id": k, "num-partitions": SITES} for k in (2, 0, 1)]
-    for k, node in enumerate(nodes):
-        node["state-dir"] = str(tmp_path / f"state-{k}")
-    with processes.deployment(tmp_path, nodes, supernodes=[2]) as federation:
-        outcome = federation.submit(auc_job(folder, "deployment"))
-        assert outcome.ok, outcome.log
-    assert_same_bits(reference, folder / "deployment")
+    deploy(tmp_path, auc_job(reference.parent, "deployment"))
+    assert_same_bits(reference, reference.parent / "deployment")
     # A site forgets a run at its end.
     assert [path for k in range(SITES) for path in (tmp_path / f"state-{k}").rglob("*.safetensors")] == []
+
+
+def deploy(folder: Path, job: dict[str, Value]) -> None:
+    """Run a job at two sites of our own process, and a third that is Flower's SuperNode."""
+    nodes: list[dict[str, Value]] = [{"partition-id": k, "num-partitions": SITES} for k in (2, 0, 1)]
+    for k, node in enumerate(nodes):
+        node["state-dir"] = str(folder / f"state-{k}")
+    with processes.deployment(folder, nodes, supernodes=[2]) as federation:
+        outcome = federation.submit(job)
+        assert outcome.ok, outcome.log
+
+
+@pytest.mark.deployments
+@pytest.mark.usefixtures("nothing_runs_on")
+@pytest.mark.parametrize("algorithm", ["codasca", "fmgda"])
+def test_noise_is_the_same_on_all_engines(tmp_path: Path, algorithm: str) -> None:
+    """Sites with equal secrets, as simulated ones have, give equal answers: samples, noise and what they remember."""
+    private: dict[str, Value] = {"dp.epsilon": 8.0, "dp.delta": 1e-3, "init-from": "", "init-head": "keep"}
+    private["algorithm"] = algorithm
+    reference = simulate(auc_job(tmp_path, "one", workers=1) | private).folder
+    simulate(auc_job(tmp_path, "two", workers=2) | private)
+    outcome = processes.simulate(tmp_path, auc_job(tmp_path, "simulation") | private, SITES)
+    assert outcome.ok, outcome.log
+    deploy(tmp_path, auc_job(tmp_path, "deployment") | private)
+    for name in ("two", "simulation", "deployment"):
+        assert_same_bits(reference, tmp_path / name)
 
 
 @pytest.mark.slow
