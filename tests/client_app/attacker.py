@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 
 NEAR = 0.01  # of a standard deviation, in every feature: then a patient is recovered
+EPSILON, DELTA = 8.0, 1e-3
 ROWS = 60
 LEARNING = 2.0**10  # step size: what a site answers is then nearly the gradient alone
 NOTHING = np.zeros((0, FEATURES))
@@ -49,18 +50,15 @@ class Target:
     folder
         For its files.
     private
-        Whether all runs are with differential privacy, ε = 8.
+        Whether it has a privacy budget of ε = 8, which each run asks for.
     """
 
     def __init__(self, folder: Path, private: bool = False, rows: int = ROWS, **policy: Any) -> None:
-        self.folder, self.private, self.runs = folder, private, 0
+        self.folder, self.private, self.runs, self.answered = folder, private, 0, 0
         self.features, self.labels = table(rows, seed=11)
         self.data = write_table(folder / "data", self.features, self.labels)
-        self.node = with_secret("north", self.data, folder / "state", "7" * 64) | {
-            "policy": site_toml(folder, **policy)
-        }
-        if private:
-            self.node = {"site": "north", "partition-id": 0}
+        rules = ({"privacy": {"epsilon": EPSILON, "delta": DELTA}} if private else {}) | policy
+        self.node = with_secret("north", self.data, folder / "state", "7" * 64) | {"policy": site_toml(folder, **rules)}
 
     @contextmanager
     def run(self, **keys: Value) -> Iterator[Run]:
@@ -69,12 +67,9 @@ class Target:
         job |= {"local_steps": 1, "rounds": 1}
         job |= {"fedavg.lr": LEARNING} if keys.get("algorithm", "fedavg") == "fedavg" else {}
         if self.private:
-            job |= {"dp.epsilon": 8.0, "dp.delta": 1e-3, "dataset": "table", "data_file": str(self.data / "data.csv")}
-            job |= {"partition": "iid"}
+            job |= {"dp.epsilon": EPSILON, "dp.delta": DELTA}
         self.runs += 1
-        config = site_job(self.folder, **job | keys)
-        parts = {"num-partitions": config.sites} if self.private else {}
-        with SiteGrid(config, [self.node | parts]) as grid:
+        with SiteGrid(site_job(self.folder, **job | keys), [self.node]) as grid:
             yield Run(grid, f"run-{self.runs}")
 
 
@@ -168,6 +163,23 @@ def differences(target: Target, models: int = 100) -> Floats:
         return NOTHING
     found = np.array(asked)
     return through_gates(np.concatenate([found[:, :FEATURES].ravel(), found[:, FEATURES]]), len(found))
+
+
+def averages(target: Target, runs: int = 10) -> Floats:
+    """Ask the same in many runs, whose step sizes differ by next to nothing, and average what is answered.
+
+    Other batches are then drawn, and other noise. Each run asks for so little that several fit into a budget.
+    """
+    along, answers = np.random.default_rng(0).normal(size=FEATURES), []
+    thresholds = spread(target, along, UNITS)
+    for number in range(runs):
+        keys: dict[str, Value] = {"fedavg.lr": LEARNING + number, "seed": number, "batch_size": 10}
+        keys |= {"dp.epsilon": 5.0} if target.private else {}
+        with target.run(model="mlp", hidden=UNITS, **keys) as run:
+            if (gradient := run.gradient(gate(thresholds, along))) is not None:
+                answers.append(gradient)
+    target.answered = len(answers)
+    return through_gates(np.mean(answers, axis=0), UNITS)
 
 
 # ---------------------------------------------------------------------- batches of a known seed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -13,6 +14,24 @@ from edelweiss.problems import PROBLEMS, Setting
 from edelweiss.problems.network import NetworkProblem
 
 TABLE, IMAGE = (6,), (1, 16, 16)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blanked(Samples):
+    """Samples of which some count nothing, in place: their inputs are NaN, where missing values are already filled."""
+
+    blank: Tensor  # which of them, shape (n,) bool
+
+    def batch(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Return inputs and labels; see `Samples`."""
+        inputs, labels = super().batch(index)
+        inputs[self.blank[index]] = torch.nan
+        return inputs, labels
+
+    @classmethod
+    def of(cls, samples: Samples, blank: Tensor) -> Blanked:
+        """Blank some samples."""
+        return cls(samples.inputs, samples.labels, samples.rows, blank=blank)
 
 
 def problem_of(name: str, model: str = "mlp", shape: tuple[int, ...] = TABLE, **summary: Any) -> NetworkProblem:

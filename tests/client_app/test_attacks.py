@@ -14,6 +14,7 @@ from edelweiss.federation.wire import unpack
 from tests.client_app.attacker import (
     Floats,
     Target,
+    averages,
     bisection,
     differences,
     known_batches,
@@ -31,6 +32,7 @@ Attack = Callable[[Target], Floats]
 ATTACKS: dict[str, tuple[Attack, int, int]] = {  # with the patients of the site, and how many are recovered at least
     "trap weights": (trap, 60, 40),
     "differences of models": (differences, 60, 20),
+    "averages over runs": (averages, 60, 25),
     "batches of a known seed": (known_batches, 60, 40),
     "last step by weight decay": (partial(known_batches, steps=4), 60, 40),
     "evaluations": (bisection, 200, 2),
@@ -67,10 +69,19 @@ def test_batches_that_follow_from_the_sites_secret_cannot_be_solved_for_by_the_s
 
 def test_the_number_of_sites_is_part_of_the_question(tmp_path: Path) -> None:
     """FMGDA's steps and weights follow from it: with the same noise a difference of two answers would have none."""
-    target, found = Target(tmp_path, private=True), []
+    target, found = Target(tmp_path, private=True, privacy={"epsilon": 40.0, "delta": 1e-3}), []
     keys: dict[str, Value] = {"fmgda.schedule": "cube-root", "fmgda.schedule-c": 0.01, "fmgda.schedule-c-dual": 0.01}
     for sites in (1, 2):
         with target.run(sites=2, algorithm="fmgda", problem="auc", local_steps=2, rounds=2, **keys) as run:
             answer = run.ask("train", torch.zeros(FEATURES + 3), sites=sites)
         found.append(unpack(answer.array_records["arrays"])["u"])
     assert torch.linalg.vector_norm(found[0] - found[1]) > 0.3 * torch.linalg.vector_norm(found[0])
+
+
+def test_what_runs_may_be_averaged_over_ends_with_the_budget(tmp_path: Path) -> None:
+    target = Target(tmp_path, private=True)
+    averages(target)
+    assert 1 < target.answered < 10
+    with target.run() as run:
+        assert run.ask("train", torch.zeros(FEATURES + 1)) is None
+    assert "privacy budget" in run.refusals[0]

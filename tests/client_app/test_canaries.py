@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import canaries
+from benchmarks import canaries, one_patient
 from benchmarks.canaries import Contributing
 from edelweiss.client_app.privacy import oracle as private_oracle
 from edelweiss.client_app.privacy.oracle import Mechanism, Patients, PrivateOracle
@@ -122,3 +122,9 @@ def test_a_guess_whether_a_patient_took_part_is_right_no_oftener_than_the_accoun
         assert most - 0.12 < right < most + chance
     else:
         assert right > most + chance
+
+
+def test_the_worst_guess_about_one_patient_is_better_than_none_and_worse_with_less_epsilon() -> None:
+    errors = [one_patient.error(target, 4, 1e-3, 5000) for target in (8.0, 3.0, 1.0)]
+    assert 0.5 < errors[0] < errors[1] - 0.05 < errors[2] < 1
+    assert one_patient.error(8.0, 100, 1e-3, 5000) > errors[0] + 0.1

@@ -27,7 +27,7 @@ from edelweiss.problems import patients as gradients
 from edelweiss.problems.network import NetworkProblem
 from edelweiss.problems.patients import Term, clipped_sum
 from edelweiss.strategies import ALGORITHMS, can_solve
-from tests.client_app.patients import IMAGE, TABLE, moved, problem_of, samples_of
+from tests.client_app.patients import IMAGE, TABLE, Blanked, moved, problem_of, samples_of
 from tests.strategies.halves import drive
 
 EXACT = Mechanism(noise=0.0, clip=math.inf, difference_clip=math.inf)
@@ -208,9 +208,9 @@ def check(problem: NetworkProblem, samples: Samples, ids: Tensor, terms: list[Te
     whole = total(samples)
     assert whole.isfinite().all()
     for one in range(len(patients)):
-        inputs = samples.inputs.clone()
-        inputs[everyone.positions[everyone.owners == one]] = math.nan
-        assert torch.linalg.vector_norm(whole - total(replace(samples, inputs=inputs))) <= SENSITIVITY * clip
+        blank = torch.zeros(len(samples), dtype=torch.bool)
+        blank[everyone.positions[everyone.owners == one]] = True
+        assert torch.linalg.vector_norm(whole - total(Blanked.of(samples, blank))) <= SENSITIVITY * clip
 
 
 def test_refused_are_networks_and_losses_that_mix_patients(monkeypatch: pytest.MonkeyPatch) -> None:

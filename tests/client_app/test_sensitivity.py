@@ -1,6 +1,6 @@
 """Whatever an algorithm asks, a patient moves no answer by more than the clip.
 
-Two oracles of one site draw the same samples; in one of them one patient contributes nothing. All that an algorithm
+Two oracles of one site draw the same samples; in one of them one patient's rows count nothing. All that an algorithm
 asks is asked of both, and the answers are compared. They see the oracle as algorithms do.
 """
 
@@ -17,9 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from benchmarks.canaries import Contributing
 from edelweiss.client_app.privacy import oracle as private_oracle
-from edelweiss.client_app.privacy.oracle import Mechanism, PrivateOracle
+from edelweiss.client_app.privacy.oracle import Mechanism, Patients, PrivateOracle
 from edelweiss.client_app.privacy.randomness import KeyedStream
 from edelweiss.datasets import Samples
 from edelweiss.federation.oracle import not_private
@@ -28,7 +27,7 @@ from edelweiss.problems import PROBLEMS
 from edelweiss.problems.network import NetworkProblem
 from edelweiss.problems.patients import clipped_sum
 from edelweiss.strategies import ALGORITHMS, can_solve
-from tests.client_app.patients import moved, problem_of, samples_of
+from tests.client_app.patients import Blanked, moved, problem_of, samples_of
 from tests.strategies.halves import drive
 
 CLIPS = Mechanism(noise=0.0, clip=0.7, difference_clip=0.2)
@@ -44,11 +43,9 @@ class Twins:
     """The oracles of a site with a patient and of one without, as one that answers with the patient."""
 
     def __init__(self, problem: NetworkProblem, samples: Samples, patient: int, size: int) -> None:
-        everybody = torch.ones(PEOPLE, dtype=torch.bool)
-        others = everybody & (torch.arange(PEOPLE) != patient)
         self.both = [
-            PrivateOracle(problem, samples, Contributing(who, WHOSE), KeyedStream(bytes(32)), CLIPS, {}, size)
-            for who in (everybody, others)
+            PrivateOracle(problem, own, Patients(ROWS, WHOSE), KeyedStream(bytes(32)), CLIPS, {}, size)
+            for own in (samples, Blanked.of(samples, patient == WHOSE))
         ]
         self.size, self.asked = size, 0
 
