@@ -95,13 +95,15 @@ def own_data(config: DataConfig, own: dict[str, Any]) -> DataConfig:
 
 @PROCESS_CACHE.keeps(32)
 def data_hash(config: DataConfig) -> str:
-    """Return a hash of a hospital's data and held-out split; once per process."""
+    """Return a hash of a hospital's data, whose they are, and the held-out split; once per process."""
     data = loaded_once(config, 0, 1)
     digest, inputs = hashlib.sha256(), data.train.inputs
     for block in in_blocks(inputs, torch.arange(len(inputs))):
         digest.update(block.numpy().data)
     for part in (data.train.labels, data.train.rows, data.held_out.rows):
         digest.update(part.numpy().data)
+    if data.patient_ids is not None:
+        digest.update(data.patient_ids.tobytes())
     return digest.hexdigest()
 
 

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from edelweiss.config.plug_ins import packages_of
 from edelweiss.config.resume import FREE
-from edelweiss.federation.fingerprint import release
+from edelweiss.federation.fingerprint import fingerprint
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -48,13 +49,13 @@ def derived(secret: bytes, purpose: str, parts: Iterable[bytes] = ()) -> bytes:
 def question(
     run: RunConfig, lasting: object, data: str, context: RoundContext, sent: Arrays, memory: Arrays
 ) -> list[bytes]:
-    """Return all that an answer depends on: release, run, data, place in the run, message and memory.
+    """Return all that an answer depends on: release and plug-ins, run, data, place in the run, message and memory.
 
     ``lasting`` is what a message says that stays the same for a run, and ``data`` a hash of the site's data, or which
     they are.
     """
     keys = [(key, value) for key, value in sorted(run.written().items()) if key not in UNASKED]
-    said = release(), repr(keys), repr(lasting), data, f"{context.round} {context.phase}"
+    said = fingerprint(packages_of(run.flat())), repr(keys), repr(lasting), data, f"{context.round} {context.phase}"
     return [*(text.encode() for text in said), digest_of(sent), digest_of(memory)]
 
 

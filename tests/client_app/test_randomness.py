@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
+import pytest
 import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from scipy import stats
 
+from edelweiss.client_app.privacy import randomness
 from edelweiss.client_app.privacy.randomness import KeyedStream, derived, digest_of, question
+from edelweiss.client_app.process_cache import data_hash
 from edelweiss.config import RunConfig
+from edelweiss.datasets import DataConfig
+from edelweiss.federation import fingerprint as fingerprints
+from tests.server_app.sites import images
+
+KEY = "0badc0de" * 8
 
 
 def test_the_stream_is_aes_in_counter_mode() -> None:
@@ -60,6 +71,31 @@ def test_everything_that_an_answer_depends_on_is_part_of_its_key() -> None:
     assert len(set(keys)) == len(keys)
     free = RunConfig.parse({"workers": 3, "runs-dir": "elsewhere", "engine": "local"})
     assert question(free, (0, "summary"), "data", context, vectors, {}) == asked[0]
+
+
+def test_another_version_of_a_plug_in_answers_with_other_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two functions of the same noise would have a difference without."""
+    monkeypatch.syspath_prepend(tmp_path)
+    run = RunConfig.parse({})
+    monkeypatch.setattr(randomness, "packages_of", lambda flat: ("outside_of_this_app",))
+    asked = []
+    for version in (1, 2):
+        (tmp_path / "outside_of_this_app.py").write_text(f"VERSION = {version}\n", encoding="utf-8")
+        asked.append(question(run, (), "data", run.strategy.context(1, 10, "train", 2), {}, {}))
+        fingerprints._HASHES.clear()
+    assert asked[0] != asked[1]
+
+
+def test_whose_the_rows_are_is_part_of_what_the_data_are(tmp_path: Path) -> None:
+    place = Path(str(images(tmp_path, 0, 100)["data-dir"]))
+    lines = (place / "labels.csv").read_text(encoding="utf-8").splitlines()
+    hashes = set()
+    for patients in (1, 2):  # samples of each
+        rows = [f"{line},{number // patients}" for number, line in enumerate(lines[1:])]
+        (place / "labels.csv").write_text("\n".join([f"{lines[0]},who", *rows]), encoding="utf-8")
+        config = DataConfig(dataset="site", data_dir=str(place), key=KEY, patient="who", holdout_share=0.0)
+        hashes.add(data_hash(replace(config, stamp=str(patients))))
+    assert len(hashes) == 2
 
 
 def test_parts_do_not_run_into_each_other() -> None:

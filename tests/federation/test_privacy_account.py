@@ -68,6 +68,14 @@ def test_epsilon_is_above_that_of_opacus_by_what_a_filter_costs_and_above_the_ti
     assert tight_epsilon(queries, noise * SENSITIVITY, delta) < theirs
 
 
+def test_three_accounts_of_one_run() -> None:
+    """400 steps of 64 out of 2,000 patients: by RDP as opacus has it, by PLD, and by a conversion that is proved."""
+    queries, delta = {Query(64 / 2000): 400}, 1 / 20000
+    assert OPACUS[0][1] == pytest.approx(4.17, abs=5e-3)
+    assert tight_epsilon(queries, SENSITIVITY, delta) == pytest.approx(3.68, abs=5e-3)
+    assert epsilon(spent(queries, SENSITIVITY), delta) == pytest.approx(4.73, abs=5e-3)
+
+
 @pytest.mark.parametrize(("job", "theirs"), OPACUS)
 def test_dp_accounting_with_its_own_orders_agrees_with_opacus(
     job: tuple[float, float, int, float], theirs: float
