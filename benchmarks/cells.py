@@ -182,6 +182,10 @@ def available(data_root: str) -> tuple[list[Cell], list[Cell]]:
 # ---------------------------------------------------------------------- the page
 
 
+Place = tuple[str, str]
+"""A cell's name and an arm's label."""
+
+
 @dataclass(frozen=True)
 class Table:
     """Differences of some arms to one of them, in one metric, cell by cell."""
@@ -189,7 +193,7 @@ class Table:
     path: str  # the metric's, in a line of a run
     base: str  # label of the arm that the others are compared with
     labels: tuple[str, ...]
-    pairs: Mapping[tuple[str, str], list[float]]  # by cell and label: the differences, seed by seed
+    pairs: Mapping[Place, Mapping[str, float]]  # the differences, by seed
 
     @classmethod
     def of(cls, results: Sequence[Runs], path: str, base: str, labels: Sequence[str]) -> Table:
@@ -201,30 +205,32 @@ class Table:
                 for label in labels:
                     if label in each.arms:
                         ours = each.arms[label].by_repeat(path)
-                        found[each.cell.name, label] = list((ours - theirs.reindex(ours.index)).dropna())
+                        found[each.cell.name, label] = (ours - theirs.reindex(ours.index)).dropna().to_dict()
         return cls(path, base, tuple(labels), {place: pairs for place, pairs in found.items() if len(pairs) > 1})
 
+    def values(self, place: Place) -> list[float]:
+        """Return a comparison's differences."""
+        return list(self.pairs[place].values())
+
     @cached_property
-    def holm(self) -> dict[tuple[str, str], float]:
+    def holm(self) -> dict[Place, float]:
         """The p-values, corrected over the whole table."""
-        return dict(zip(self.pairs, holm([p_value(pairs) for pairs in self.pairs.values()]), strict=True))
+        return dict(zip(self.pairs, holm([p_value(self.values(place)) for place in self.pairs]), strict=True))
 
-    def half(self, place: tuple[str, str]) -> float:
+    def half(self, place: Place) -> float:
         """Return half of an interval, corrected for the comparisons of its cell."""
-        return half_width(self.pairs[place], sum(cell == place[0] for cell, _ in self.pairs))
+        return half_width(self.values(place), sum(cell == place[0] for cell, _ in self.pairs))
 
-    def sign(self, place: tuple[str, str]) -> int:
+    def sign(self, place: Place) -> int:
         """Return 1 or -1 where the interval leaves out zero, and 0 where it shows no order."""
-        mean, half = statistics.mean(self.pairs[place]), self.half(place)
-        return (mean > half) - (mean < -half)
+        return sign(statistics.mean(self.values(place)), self.half(place))
 
-    def entry(self, place: tuple[str, str]) -> str:
+    def entry(self, place: Place) -> str:
         """Write a difference with its interval and its marks."""
         if place not in self.pairs:
             return NOTHING
-        marks = "*" * (self.sign(place) != 0) + "*" * (self.sign(place) != 0 and self.holm[place] < 1 - CONFIDENCE)
-        mark = marks.replace("*", "\\*")
-        return f"{statistics.mean(self.pairs[place]):+.4f} ± {self.half(place):.4f}{mark}"
+        marks = (self.sign(place) != 0) * (1 + (self.holm[place] < 1 - CONFIDENCE))
+        return interval(statistics.mean(self.values(place)), self.half(place), marks)
 
     def markdown(self, results: Sequence[Runs]) -> str:
         """Return a line per cell."""
@@ -235,31 +241,41 @@ class Table:
                 lines.append([each.cell.name, base, *(self.entry((each.cell.name, label)) for label in self.labels)])
         return markdown(lines)
 
+    def over(self, names: Sequence[str], label: str) -> list[float]:
+        """Return an arm's mean difference over some cells, seed by seed: of the seeds that all of them have."""
+        each = [self.pairs[name, label] for name in names if (name, label) in self.pairs]
+        seeds = [seed for seed in each[0] if all(seed in one for one in each)] if each else []
+        return [statistics.mean(one[seed] for one in each) for seed in seeds]
+
     def summary(self, results: Sequence[Runs]) -> str:
-        """Return a line per arm: in how many cells of each kind it is ahead or behind, and the mean difference."""
-        lines = [
-            ["arm", *(f"{kind}: ahead, none shown, behind" for kind in KINDS), *(f"{kind}: mean" for kind in KINDS)]
-        ]
-        lines += [["---", *["---:"] * (2 * len(KINDS))]]
+        """Return a line per arm: for each kind of cells the mean difference, and how many cells show an order."""
+        names = {kind: [each.cell.name for each in results if each.cell.kind == kind] for kind in KINDS}
+        names = {kind: found for kind, found in names.items() if found}
+        comparisons = len(names) * len(self.labels)
+        lines = [["arm", *(f"{kind} ({len(found)} cells)" for kind, found in names.items())]]
+        lines += [["---", *["---:"] * len(names)]]
         for label in self.labels:
-            of = {
-                kind: [
-                    place
-                    for each in results
-                    if (place := (each.cell.name, label)) in self.pairs and each.cell.kind == kind
-                ]
-                for kind in KINDS
-            }
-            counts = [
-                ", ".join(str(sum(self.sign(p) == sign for p in places)) for sign in (1, 0, -1))
-                for places in of.values()
-            ]
-            means = [
-                f"{statistics.mean(statistics.mean(self.pairs[p]) for p in places):+.4f}" if places else NOTHING
-                for places in of.values()
-            ]
-            lines.append([label, *counts, *means])
+            line = [label]
+            for found in names.values():
+                signs = [self.sign(place) for name in found if (place := (name, label)) in self.pairs]
+                counts = "; ".join(str(signs.count(one)) for one in (1, 0, -1))
+                values = self.over(found, label)
+                mean, half = (
+                    (statistics.mean(values), half_width(values, comparisons)) if len(values) > 1 else (0.0, 0.0)
+                )
+                line.append(f"{interval(mean, half, abs(sign(mean, half)))} ({counts})" if half else NOTHING)
+            lines.append(line)
         return markdown(lines)
+
+
+def sign(mean: float, half: float) -> int:
+    """Return 1 or -1 where an interval leaves out zero, else 0."""
+    return int(mean > half) - int(mean < -half)
+
+
+def interval(mean: float, half: float, marks: int) -> str:
+    """Write a mean ± half of its interval, and behind it so many marks."""
+    return f"{mean:+.4f} ± {half:.4f}" + "\\*" * marks
 
 
 def command(draws: int, seeds: int) -> str:
@@ -288,7 +304,10 @@ def text(results: Sequence[Runs], draws: int, seeds: int) -> str:
         f"<!-- Written by `{command(draws, seeds)}`; do not edit. -->",
         f"`{command(draws, seeds)}`. `--draws` and `--seeds` give every arm more.",
         protocol(draws, seeds),
-        f"**Less {CROSS_ENTROPY}, AUROC pooled: how many cells show an order, and the mean over cells**",
+        "Summaries: the mean over the cells of a kind ± half of its 95 % interval over seeds, corrected for all "
+        "comparisons of the table (Bonferroni; \\* where it leaves out zero). In brackets, in how many cells by "
+        "themselves the arm is shown to be ahead; nothing is shown; it is shown to be behind.",
+        f"**Less {CROSS_ENTROPY}, AUROC pooled**",
         pooled.summary(done),
         f"**Less {WEIGHTED}, AUROC pooled**",
         weighted.summary(done),
@@ -305,7 +324,7 @@ def text(results: Sequence[Runs], draws: int, seeds: int) -> str:
         edges(done),
         diverged(done),
         f"Not run: {'; '.join(without)}." if without else "",
-        f"{runs:,} runs, and the first halves of the warm starts, took {minutes:,.0f} minutes of one core.",
+        f"{runs:,} runs, and the first halves of the warm starts, took {minutes:,.0f} minutes in sum.",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 

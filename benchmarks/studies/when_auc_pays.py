@@ -20,7 +20,7 @@ from edelweiss.lab.sweep.study import Method, Study
 
 NAME = "when-auc-pays"
 TITLE = "When does training for AUROC pay?"
-DRAWS, SEEDS = 5, 6
+DRAWS, SEEDS = 5, 10
 TUNING_SEED = 100  # chooses; those that compare are below it
 WIDTH = 300.0  # highest over lowest step size of every arm's range
 POOLED, WITHIN = "pooled.auroc", "over-sites.auroc.mean"

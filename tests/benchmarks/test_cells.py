@@ -19,6 +19,7 @@ from benchmarks import cells, reproduce
 from benchmarks.cells import Runs, Sweep, Table, expected, step_of
 from benchmarks.rare import REGIMES, file_of
 from benchmarks.rare import Table as Rows
+from benchmarks.studies import REPO
 from benchmarks.studies.when_auc_pays import (
     ARMS,
     CELLS,
@@ -127,41 +128,46 @@ def test_the_study_is_as_large_as_it_was_to_be() -> None:
 # ---------------------------------------------------------------------- the intervals
 
 
-def table(**pairs: list[float]) -> Table:
-    """A table of one cell."""
-    return Table(
-        "pooled.auroc", "cross-entropy", tuple(pairs), {("cell", arm): values for arm, values in pairs.items()}
-    )
+def table(pairs: dict[tuple[str, str], list[float]]) -> Table:
+    """A table of given differences, by cell and arm."""
+    by_seed = {place: {str(seed): value for seed, value in enumerate(values)} for place, values in pairs.items()}
+    return Table("", "", tuple(dict.fromkeys(arm for _, arm in pairs)), by_seed)
 
 
 def test_intervals_of_a_cell_are_corrected_for_its_comparisons() -> None:
     rng = np.random.default_rng(0)
-    drawn = {f"arm{number}": rng.normal(0.01, 0.01, 6).tolist() for number in range(10)}
-    found = table(**drawn)
-    for arm, values in drawn.items():
+    drawn = {("cell", f"arm {number}"): rng.normal(0.01, 0.01, 6).tolist() for number in range(10)}
+    found = table(drawn)
+    for place, values in drawn.items():
         low, high = ttest_1samp(values, 0).confidence_interval(1 - 0.05 / 10)
-        assert found.half(("cell", arm)) == pytest.approx((high - low) / 2)
-        assert found.sign(("cell", arm)) == int(low > 0) - int(high < 0)
+        assert found.half(place) == pytest.approx((high - low) / 2)
+        assert found.sign(place) == int(low > 0) - int(high < 0)
 
 
 def test_where_nothing_differs_a_cell_seldom_shows_anything() -> None:
     """Ten comparisons one by one would show something in 40 % of cells."""
     rng, shown, trials = np.random.default_rng(1), 0, 300
     for _ in range(trials):
-        found = table(**{f"arm{number}": rng.normal(0, 0.01, 6).tolist() for number in range(10)})
+        found = table({("cell", f"arm {number}"): rng.normal(0, 0.01, 6).tolist() for number in range(10)})
         shown += any(found.sign(place) for place in found.pairs)
     assert shown / trials < 0.09
 
 
 def test_marks_say_which_corrections_a_difference_outlasts() -> None:
     steady, weak, none = [0.05 + 1e-4 * n for n in range(6)], [0.01, 0.02, 0.03, 0.03, 0.02, 0.025], [0.01, -0.01] * 3
-    cells_of_noise = {(f"cell {n}", "noise"): none for n in range(100)}
-    found = Table("", "", ("a",), {("cell", "steady"): steady, ("cell", "weak"): weak, **cells_of_noise})
+    noise = {(f"cell {n}", "noise"): none for n in range(100)}
+    found = table({("cell", "steady"): steady, ("cell", "weak"): weak, **noise})
     assert found.entry(("cell", "steady")).endswith("\\*\\*")
     assert found.entry(("cell", "weak")).endswith("\\*")
     assert not found.entry(("cell", "weak")).endswith("\\*\\*")
     assert "*" not in found.entry(("cell 3", "noise"))
     assert found.entry(("elsewhere", "steady")) == "–"
+
+
+def test_a_mean_over_cells_is_of_the_seeds_that_all_have() -> None:
+    found = table({("one", "arm"): [0.1, 0.2, 0.3], ("two", "arm"): [0.3, 0.2]})
+    assert found.over(["one", "two", "three"], "arm") == pytest.approx([0.2, 0.2])
+    assert found.over(["three"], "arm") == []
 
 
 # ---------------------------------------------------------------------- the command
@@ -234,3 +240,8 @@ def test_a_cell_whose_data_are_not_there_is_left_out(tmp_path: Path) -> None:
     assert len(there) >= 24
     (tmp_path / "mnist").mkdir()
     assert {cell.needs for cell in cells.available(str(tmp_path))[1]} == {"heart_disease"}
+
+
+def test_the_published_page_has_the_protocol_of_the_command() -> None:
+    page = (REPO / "docs" / "results" / f"{NAME}.md").read_text(encoding="utf-8")
+    assert protocol(DRAWS, SEEDS) in page
