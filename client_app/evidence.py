@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -11,6 +12,7 @@ import torch
 
 from edelweiss.client_app.errors import RefusedError
 from edelweiss.client_app.policy.subgroups import largest, subgroups
+from edelweiss.client_app.privacy.randomness import question
 from edelweiss.client_app.recalibration import Entry, fit_maps
 from edelweiss.evidence import Counts, Reported
 from edelweiss.evidence.delong import exact, paired
@@ -58,6 +60,22 @@ def evidence_records(
             theirs = None if scores_of_other is None else scores_of_other[known, place]
             found[name] = _reported(site, known, scores[known, place], labels[known, place], theirs).record()
     return found
+
+
+def noised_records(site: OpenSite, request: Request, model: Arrays) -> dict[str, dict[str, Any]]:
+    """Return the records of a private site by name, one for each label: noised histograms, empty without patients.
+
+    Everything but these stays here; they are charged to the budget before any score is computed.
+    """
+    privacy, here, names = site.privacy, site.in_run(request), record_names(site.run.several or ("",))
+    assert privacy is not None, "the run is private"
+    if here.samples[1] is None or not len(here.samples[1]):
+        return {name: {} for name in names.values()}
+    lasting = here.index, here.sites, here.data_summary
+    asked = question(site.run, lasting, privacy.identity, request.context, model, {})
+    found = privacy.noised_scores(asked, partial(_scored, site, request, model))
+    _forget(site, request)
+    return {name: one.record() for name, one in zip(names.values(), found, strict=True)}
 
 
 def own_maps(site: OpenSite, request: Request, model: Arrays) -> list[Entry | None] | None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import math
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from edelweiss.client_app.errors import RefusedError
-from edelweiss.client_app.evidence import comparison_records, evidence_records, own_maps
+from edelweiss.client_app.evidence import comparison_records, evidence_records, noised_records, own_maps
 from edelweiss.client_app.fine_tuning import fine_tune_model
 from edelweiss.client_app.model_card import write_card
 from edelweiss.client_app.model_metadata import model_facts
@@ -144,7 +144,11 @@ def evaluate(request: EvaluateRequest, site: OpenSite) -> OutgoingReply:
         answer = OutgoingReply.records(**comparison_records(site, request, model, other))
     else:
         metrics = here.evaluation(model)
-        reported = evidence_records(site, request, model, other, evaluated=bool(metrics)) if site.gives_evidence else {}
+        reported: dict[str, dict[str, Any]] = {}
+        if site.gives_evidence:
+            reported = evidence_records(site, request, model, other, evaluated=bool(metrics))
+        elif site.gives_noised:
+            reported = noised_records(site, request, model)
         answer = OutgoingReply.records(metrics=metrics, **reported)
         more = any(
             record.get("other-positive-scores") or record.get("other-negative-scores") for record in reported.values()

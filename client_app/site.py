@@ -198,6 +198,11 @@ class OpenSite:
         """Whether the final evaluation contributes to the run's evidence."""
         return self.run.evidence and not self.run.private and ranks(PROBLEMS[self.run.problem])
 
+    @property
+    def gives_noised(self) -> bool:
+        """Whether the final evaluation is of noised histograms."""
+        return self.run.evidence and self.run.private and ranks(PROBLEMS[self.run.problem])
+
     @cached_property
     def records(self) -> Records:
         """The records of this site's policy."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -57,6 +58,19 @@ class Price:
 def counts_cost() -> Curve:
     """Return the Rényi divergences of a site's noised counts."""
     return spent({Query(1.0): 1}, COUNT_NOISE)
+
+
+def evaluation_noise(run: RunConfig) -> float:
+    """Return the noise of a count of held-out patients: the least with which the final evaluation costs dp.epsilon.
+
+    Nobody who is held out is trained on, so the evaluation has the whole of it, which several labels share.
+    """
+    return noise_for({Query(1.0): 1}, run.dp_epsilon, run.dp_delta) * math.sqrt(max(1, len(run.several)))
+
+
+def evaluation_cost(run: RunConfig) -> Curve:
+    """Return the Rényi divergences of the final evaluation, of all labels."""
+    return spent({Query(1.0): max(1, len(run.several))}, evaluation_noise(run))
 
 
 def queries_of(run: RunConfig, sites: int, patients: int) -> Plan:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from flwr.app import ArrayRecord, Message
 
+    from edelweiss.evidence.noised import Noised
     from edelweiss.federation.rounds import Rounds
     from edelweiss.federation.sites import Site
     from edelweiss.problems import Arrays, Metrics
@@ -44,6 +45,7 @@ class FinalEvaluation:
         """Let all sites evaluate the model; a missing site does not stop the run."""
         rounds, exchange, evidence = self.rounds, self.rounds.exchange, self.evidence
         final: list[tuple[Site, Metrics]] = []
+        noised: dict[str, list[Noised]] = {}
         with naming_round(rounds.count, rounds.count):
             metrics = []
             for site, reply in exchange(self.messages(), read=rounds.answers.to_the_end, min_replies=1):
@@ -51,7 +53,11 @@ class FinalEvaluation:
                 if reply.metrics:
                     final.append((site, reply.metrics))
                 evidence.note(site, reply)
+                for label, one in reply.noised.items():
+                    noised.setdefault(label, []).append(one)
             pooled = pool(metrics)
+        if noised:
+            rounds.observer.noised(noised)
         rounds.observer.evaluated(rounds.count, final)
         if any(evidence.first.values()):
             with suppress(RunError):  # costs only the comparison; the exchange has named the missing sites

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from flwr.app import Array
 
     from edelweiss.evidence import Reported
+    from edelweiss.evidence.noised import Noised
     from edelweiss.federation.schema import Shapes
     from edelweiss.federation.sites import Site
     from edelweiss.federation.stages import RoundContext
@@ -165,6 +166,7 @@ class EvaluateReply:
 
     metrics: Metrics  # its evaluation; empty for none
     reported: dict[str, Reported] = field(default_factory=dict)  # what it reports for evidence.json, by label
+    noised: dict[str, Noised] = field(default_factory=dict)  # instead of both, with differential privacy, by label
 
 
 # ---------------------------------------------------------------------- at a site, on the way back

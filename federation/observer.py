@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from edelweiss import evidence
+    from edelweiss.evidence.noised import Noised
     from edelweiss.federation.sites import Site
     from edelweiss.problems import Metrics
 
@@ -31,6 +32,9 @@ class Observer:
 
     def evaluated(self, server_round: int, sites: list[tuple[Site, Metrics]]) -> None:
         """Sites have evaluated the model at the end of a round."""
+
+    def noised(self, labels: Mapping[str, Sequence[Noised]]) -> None:
+        """Sites with differential privacy have sent noised histograms, by label; called before `evaluated`."""
 
     def reported(self, labels: Mapping[str, Mapping[str, evidence.Site]]) -> None:
         """Sites have reported statistics of the final model's scores, by label (empty if single) and site."""

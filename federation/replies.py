@@ -15,6 +15,7 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from edelweiss.common import Schema, in_a_line, plain, record_errors, record_in, shown
 from edelweiss.common.schema import NAMED, number, whole
 from edelweiss.evidence import Reported
+from edelweiss.evidence.noised import Noised
 from edelweiss.evidence.paired import Spread, asked_for
 from edelweiss.evidence.reported import record_names
 from edelweiss.federation.encoding import unfit
@@ -25,9 +26,9 @@ from edelweiss.problems.metrics import METRICS, by_label, split
 from edelweiss.problems.metrics_record import Form, contradictions, undefined
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
-    from flwr.app import Message
+    from flwr.app import Message, RecordDict
 
     from edelweiss.federation.exchange import Read
     from edelweiss.federation.run_messages import RunMessages
@@ -70,6 +71,7 @@ class ReplyChecker:
     example: Metrics | None = None
     loss_bound: float = math.inf  # see `federation.Rounds`
     evidence: bool = False  # whether the final evaluation includes `evidence.Reported`
+    noised: bool = False  # or, with differential privacy, `evidence.noised.Noised` in place of all
     _counted: dict[Site, dict[str, Any]] = field(default_factory=dict, init=False)  # samples of evaluations
 
     def to_training(self, context: RoundContext, largest: float, *, evaluate: bool) -> Read[TrainReply]:
@@ -104,10 +106,12 @@ class ReplyChecker:
     def to_the_end(self, site: Site, question: Message, answer: Message) -> EvaluateReply:
         """Read a reply to the final evaluation."""
         content = answer.content
-        names = record_names(self.labels) if self.evidence else {}
+        names = record_names(self.labels) if self.evidence or self.noised else {}
         require_records(content, metrics=ConfigRecord, **dict.fromkeys(names.values(), ConfigRecord))
         metrics = plain(content, "metrics", ConfigRecord)
         self._evaluated(site, metrics, asked=True)
+        if self.noised:
+            return EvaluateReply(metrics, noised={label: one for label, one in self._noised(content, names) if one})
         found = {}
         for label, name in names.items():
             if record := plain(content, name, ConfigRecord):
@@ -118,6 +122,15 @@ class ReplyChecker:
                     raise BadReplyError(in_a_line(wrong))
                 found[label] = Reported.of(record)
         return EvaluateReply(metrics, found)
+
+    @staticmethod
+    def _noised(content: RecordDict, names: Mapping[str, str]) -> Iterator[tuple[str, Noised | None]]:
+        """Yield the noised histograms by label; None from a site that has nobody to evaluate on."""
+        for label, name in names.items():
+            record = plain(content, name, ConfigRecord)
+            if record and (wrong := Noised.wrong(record)):
+                raise BadReplyError(in_a_line(wrong))
+            yield label, Noised.read(record) if record else None
 
     def to_the_comparison(self, site: Site, question: Message, answer: Message) -> dict[str, Spread]:
         """Read a reply to the comparison of two models, by label."""

@@ -69,6 +69,8 @@ class Rounds:
     problem: Problem | None = None
     # whether the final evaluation includes `evidence.Reported`; requires a problem that ranks samples
     evidence: bool = False
+    # whether it is of noised histograms alone, with differential privacy
+    noised: bool = False
     # a model to compare the final one with: x, and buffers if there are any
     other: ArrayRecord | None = None
     encoding: Encoding = field(default_factory=Encoding)  # quantisation of the vectors sent in a round
@@ -97,7 +99,7 @@ class Rounds:
         self.broadcast = Broadcast(messages, self.exchange.sites)
         self._memory_from: dict[str, int] = {}  # the position of each site's memory in the run, by name
         example = self.problem.example() if self.problem else None
-        self.answers = ReplyChecker(messages, example, self.loss_bound, self.evidence)
+        self.answers = ReplyChecker(messages, example, self.loss_bound, self.evidence, self.noised)
         if self.checkpoints.last is None:
             self.buffers = {BUFFERS: start.pop(BUFFERS)} if BUFFERS in start else {}
             if algorithm.splits_model:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from edelweiss.common import to_record
 from edelweiss.common.files import reason
 from edelweiss.config.plug_ins import packages_of
+from edelweiss.datasets.config import SITE
 from edelweiss.evidence.inverted import inverted_rankings
 from edelweiss.federation import Exchange, RunError, Site, pack, unpack
 from edelweiss.federation.fingerprint import covering
@@ -31,7 +32,7 @@ from edelweiss.server_app.data_summary import (
 )
 from edelweiss.server_app.data_warnings import data_warnings
 from edelweiss.server_app.evaluation import central_evaluation, common_test_set, judged_on
-from edelweiss.server_app.evidence import compared_with, evidence_of, in_words
+from edelweiss.server_app.evidence import compared_with, evidence_of, in_words, noised_in_words
 from edelweiss.server_app.init_model import InitModel
 from edelweiss.server_app.local import LocalGrid
 from edelweiss.server_app.memory_estimate import make_ready, remembered
@@ -137,6 +138,8 @@ def _coordinate(
         folder.close()
     personalised = config.personalised
     progress.sites(recorder.records, sizes, personalised=personalised)
+    for line in noised_in_words(recorder.records[-1].get("noised")) if recorder.records and config.private else ():
+        progress.say(line)
     for line in in_words(recorder.evidence) if recorder.evidence else ():
         progress.say(line)
     for line in [*(inverted_rankings(recorder.evidence) if recorder.evidence else ()), *warnings]:
@@ -206,6 +209,7 @@ def _play(
         checkpoints=state,
         problem=problem,
         evidence=config.evidence and ranks(type(problem)) and not config.private,
+        noised=config.evidence and ranks(type(problem)) and config.private,
         other=None if other is None else pack(other),
         encoding=config.encoding,
     )
@@ -236,8 +240,9 @@ def promised(config: RunConfig, problem: Problem, sites: Mapping[Site, Facts], p
     tight = max(one["tight-epsilon"] for one in found["sites"].values())
     progress.say(
         f"differential privacy: epsilon = {config.dp_epsilon:g}, delta = {config.dp_delta:g} for each patient, by "
-        f"noise of {min(noise):.3g} to {max(noise):.3g} times the clip; by itself the run costs {tight:.3g}. Simulated "
-        "sites protect nobody: their secrets follow from the seed"
+        f"noise of {min(noise):.3g} to {max(noise):.3g} times the clip; by itself the run costs {tight:.3g}"
+        + ". Simulated sites protect nobody: their secrets follow from the seed"
+        * (config.dataset != SITE)
     )
     return {"privacy": found}
 

@@ -157,6 +157,27 @@ def in_words(content: Mapping[str, Any]) -> Iterator[str]:
     yield f"mean AUROC over labels: {'; '.join(means)}; evidence.json has each label's details"
 
 
+def noised_in_words(found: Mapping[str, float] | None) -> Iterator[str]:
+    """Yield what noised histograms of the held-out patients say, a line for each label."""
+    if found is None:
+        yield "no evaluation on held-out patients: no site has any"
+        return
+    labels = {name.partition(".")[2] for name in found} or {""}
+    for label in sorted(labels):
+        parts = []
+        for name, words in (("auroc", "AUROC within sites"), ("auprc", "average precision")):
+            value, low, high, noise = (
+                found.get(f"{name}{end}.{label}" if label else f"{name}{end}")
+                for end in ("", "-low", "-high", "-noise")
+            )
+            if value is None or low is None or high is None or noise is None:
+                parts.append(f"{words} cannot be told from the noise")
+            else:
+                share = f"{noise:.0%} of the interval is noise"
+                parts.append(f"{words} {value:.2f} ({low:.2f} to {high:.2f}; {share})")
+        yield f"{label}: " * bool(label) + "held-out patients, under noise: " + "; ".join(parts)
+
+
 def _of_a_label(content: Mapping[str, Any]) -> Iterator[str]:
     parts = []
     if pooled := content["pooled"]:

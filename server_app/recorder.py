@@ -9,6 +9,7 @@ import zlib
 from typing import TYPE_CHECKING, Any
 
 from edelweiss.common.files import json_in, read_file, reason
+from edelweiss.evidence.noised import estimates
 from edelweiss.federation import RunError
 from edelweiss.federation.observer import Observer
 from edelweiss.models.storage import atomic_writer
@@ -18,11 +19,12 @@ from edelweiss.server_app import about
 from edelweiss.server_app.evidence import write as write_evidence
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from edelweiss import evidence
     from edelweiss.config import RunConfig
+    from edelweiss.evidence.noised import Noised
     from edelweiss.federation import Site
     from edelweiss.problems import Arrays, Metrics
     from edelweiss.server_app.console import Progress
@@ -162,6 +164,15 @@ class Recorder(Observer):
                     if off := ties(pooled, name):
                         record[TIES[name]] = off
         self.flush()
+
+    def noised(self, labels: Mapping[str, Sequence[Noised]]) -> None:
+        """Note what noised histograms of the held-out patients say of the final model."""
+        if self.records:
+            self.records[-1]["noised"] = {
+                f"{name}.{label}" if label else name: value
+                for label, sites in labels.items()
+                for name, value in estimates(sites).items()
+            }
 
     def flush(self) -> None:
         """Write and print the open line."""

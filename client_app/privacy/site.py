@@ -8,20 +8,31 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, cast
 
+import numpy as np
 import torch
 
 from edelweiss.client_app.errors import RefusedError
 from edelweiss.client_app.privacy.oracle import Mechanism, Patients, PrivateOracle
 from edelweiss.client_app.privacy.randomness import KeyedStream, derived, digest_of
 from edelweiss.common import ConfigError, latest
-from edelweiss.config.privacy import COUNT_NOISE, Price, counts_cost, price, require_private
+from edelweiss.config.privacy import (
+    COUNT_NOISE,
+    Price,
+    counts_cost,
+    evaluation_cost,
+    evaluation_noise,
+    price,
+    require_private,
+)
 from edelweiss.datasets import Facts
+from edelweiss.evidence.noised import Noised
 from edelweiss.federation.privacy_account import spent
 from edelweiss.problems import PROBLEMS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from numpy.typing import NDArray
     from torch import Tensor
 
     from edelweiss.client_app.privacy.ledger import Ledger
@@ -87,6 +98,33 @@ class SitePrivacy:
         """The price of the run with this number of sites."""
         return latest(lambda sites: price(self.run, sites, len(self.patients)))
 
+    def noised_scores(
+        self, question: Sequence[bytes], scored: Callable[[], tuple[NDArray[np.float64], NDArray[np.float64]]]
+    ) -> list[Noised]:
+        """Return noised histograms of the held-out samples' scores, by label.
+
+        ``scored`` returns scores and labels, shape (n, L) each, once they are paid for; labels are 0, 1, or below where
+        unknown. A patient's rows share a weight of 1.
+        """
+        noise = evaluation_noise(self.run)
+        asked = [*question, repr(("evaluation", noise)).encode()]
+        if self.ledger:
+            self.ledger.charge(asked, evaluation_cost(self.run), "held-out", run=self._name)
+        stream = KeyedStream(derived(self._secret, "answer", asked))
+        rows = self.held_out.rows(torch.ones(len(self.held_out), dtype=torch.bool))
+        scores, labels = scored()
+        weights = np.zeros(len(scores))
+        weights[rows.positions.numpy()] = rows.shares.numpy()
+
+        def normal(count: int) -> NDArray[np.float64]:
+            found: NDArray[np.float64] = stream.normal(count).numpy()
+            return found
+
+        return [
+            Noised.of(own, (truth == 1).astype(float), weights * (truth >= 0), noise, normal)
+            for own, truth in zip(scores.T, labels.T, strict=True)
+        ]
+
     def mechanism(self, cost: Price) -> Mechanism:
         """Return the mechanism of an answer in a run of this price."""
         return Mechanism(cost.noise, self.run.dp_clip, self.run.dp_difference_clip or self.run.dp_clip)
@@ -100,14 +138,14 @@ class SitePrivacy:
             If it does not; the text says what would.
         """
         assert self.ledger is not None, "a simulated site has none"
-        if self.ledger.fits(self.price(sites).curve):
+        if self._fits(self.run, sites):
             return
         low, high, best = 0.0, self.run.dp_epsilon, 0.0
         for _ in range(7):
             middle = (low + high) / 2
             cheaper = self.run.model_copy(update={"dp_epsilon": middle})
             try:
-                fits = self.ledger.fits(price(cheaper, sites, len(self.patients)).curve)
+                fits = self._fits(cheaper, sites)
             except ConfigError:  # no noise is enough for so little
                 low = middle
                 continue
@@ -117,6 +155,12 @@ class SitePrivacy:
             f"dp.epsilon = {self.run.dp_epsilon:g}: the run costs more than is left of this site's privacy budget "
             f"({self.ledger.in_words()}): {way}"
         )
+
+    def _fits(self, run: RunConfig, sites: int) -> bool:
+        assert self.ledger is not None, "a simulated site has none"
+        cost = self.price(sites) if run is self.run else price(run, sites, len(self.patients))
+        evaluated = not (run.evidence and len(self.held_out)) or self.ledger.fits(evaluation_cost(run), "held-out")
+        return evaluated and self.ledger.fits(cost.curve)
 
     def in_words(self, sites: int) -> str:
         """Return what the run costs the site's patients, for its operator."""

@@ -44,6 +44,9 @@ def selectable(problem: type[Problem], labels: Sequence[str]) -> list[str]:
         return [f"central.{name}" for name in names]
     names += [f"{name}.{label}" for name in RANKINGS if name in names and problem.several for label in labels]
     headline = [name for name in names if METRICS[split(name)[0]].headline]  # what is summed up over sites
-    return [f"pooled.{name}" for name in names] + [
-        f"over-sites.{name}.{kind}" for kind in ("mean", "worst-decile") for name in headline
-    ]
+    noised = [f"noised.{name}" for name in names if split(name)[0] in RANKINGS]  # with differential privacy
+    return (
+        [f"pooled.{name}" for name in names]
+        + noised
+        + [f"over-sites.{name}.{kind}" for kind in ("mean", "worst-decile") for name in headline]
+    )

@@ -154,3 +154,16 @@ def test_batch_norm_is_refused_before_anything_is_computed() -> None:
     with pytest.raises(ConfigError) as caught:
         require_private(problem)
     assert any("batch norm" in line for line in caught.value.problems)
+
+
+def test_the_end_of_a_run_is_judged_by_noised_histograms_alone(tmp_path: Path) -> None:
+    run = run_of(tmp_path, **{"partition": "iid", "thin-share": 0.0, "rounds": 10, "holdout-share": 0.5})
+    last = run.metrics[-1]
+    assert not last["sites"]
+    noised = last["noised"]
+    assert 0 <= noised["auroc-low"] <= noised["auroc"] <= noised["auroc-high"] <= 1
+    assert 0 < noised["auroc-noise"] < 1
+    assert noised["auroc-low"] - 0.1 <= last["central"]["auroc"] <= noised["auroc-high"] + 0.1
+    assert "noised" not in run.metrics[0]
+    without = run_of(tmp_path / "without", evidence=False)
+    assert "noised" not in without.metrics[-1]

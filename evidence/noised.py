@@ -1,0 +1,272 @@
+"""AUROC and average precision from noised histograms, with intervals that include the noise.
+
+A site with differential privacy sends, once, for the patients that it holds out: two histograms of scores, of positives
+and of negatives, with Gaussian noise in each count. A patient's rows share a weight of 1, so that one patient moves the
+counts by at most 1 (L2), whatever the scores.
+
+**Bins.** Their edges are quantiles of all scores, finer at the top, where the few positives are; they come from a
+coarser histogram of both classes together, with three times the noise, on a fixed grid. Their number follows from
+patients and noise: few where noise is large, since each bin brings its own.
+
+**AUROC.** With counts p_i and n_j of the bins, K_ij = 1 where bin i lies above j and 1/2 in the same one,
+
+    T(A) = Σ_ij p_i n_j (K_ij - A)
+
+is 0 on average at the true A, noise or not, since the noise of p and n is independent: nothing has to be divided by a
+noised count. The interval is {A: T(A)² ≤ t² V(A)} (Fieller 1954), where V is the variance by DeLong, with what the
+noise adds to its estimate taken out again, plus that of the noise, both quadratic in A. Where positives do not stand
+out of the noise it is all of [0, 1], as it should be. Over several sites T and V add up: pairs within sites.
+
+**Average precision.** From counts made non-negative, by the delta method on the log-odds scale. Within a bin the order
+is unknown, so the upper end supposes that positives rank first among four fifths of the bin's negatives: the interval
+is wider than 95 % demands.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from edelweiss.common import Schema, record_errors
+from edelweiss.common.schema import number, several
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+FEWEST, MOST = 6, 48  # bins
+COARSE = 3.0  # noise of the first histogram, as a multiple of the second's
+FACTOR = math.sqrt(1 + COARSE**-2)  # of the noise of one histogram, when the budget is for both
+GRID = np.arange(-12, 12.25, 0.5)  # of the first, in asinh(8 score)
+STEPS = np.linspace(0, 1, 801)  # of A
+OUTSTANDING = 7.0  # standard deviations of noise by which positives have to stand out for an average precision
+ORDER = 0.2  # share of a bin's negatives that rank before its positives, at the upper end
+COUNT, SCORE = number(-1e12, 1e12), number(-1e6, 1e6)
+SCHEMA = Schema(
+    {
+        "edges": several(SCORE, most=MOST - 1),
+        "positives": several(COUNT, most=MOST),
+        "negatives": several(COUNT, most=MOST),
+        "noise": number(1e-9, 1e9),
+    }
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Noised:
+    """Noised counts of a site's held-out patients by score.
+
+    Attributes
+    ----------
+    edges : ndarray
+        Between the bins, ascending, shape (B - 1,).
+    positives, negatives : ndarray
+        Shape (B,), of any sign.
+    noise : float
+        Standard deviation of each count's noise.
+    """
+
+    edges: Floats
+    positives: Floats
+    negatives: Floats
+    noise: float
+
+    @classmethod
+    def of(
+        cls, scores: Floats, positive: Floats, weights: Floats, noise: float, normal: Callable[[int], Floats]
+    ) -> Noised:
+        """Count scores, shape (n,), of samples that are ``positive`` (0 or 1), with weights, and add noise.
+
+        Parameters
+        ----------
+        noise
+            Standard deviation, if one histogram were all that is sent.
+        normal
+            Returns so many standard normal numbers.
+        """
+        noise *= FACTOR
+        bins = int(np.clip(round((weights.sum() / noise) ** 0.35), FEWEST, MOST))
+        finite = np.nan_to_num(np.asarray(scores, np.float64), nan=0.0, posinf=1e6, neginf=-1e6)
+        coarse = np.histogram(np.clip(np.arcsinh(8 * finite), GRID[0], GRID[-1]), GRID, weights=weights)[0]
+        edges = _edges(coarse + COARSE * noise * normal(len(coarse)), COARSE * noise, bins)
+        place = np.searchsorted(edges, finite)
+        p, n = (np.bincount(place, weights * own, bins) + noise * normal(bins) for own in (positive, 1 - positive))
+        return cls(edges, p, n, noise)
+
+    def record(self) -> dict[str, Any]:
+        """Write it as a record of a message."""
+        return {
+            "edges": self.edges.tolist(),
+            "positives": self.positives.tolist(),
+            "negatives": self.negatives.tolist(),
+            "noise": self.noise,
+        }
+
+    @classmethod
+    def read(cls, record: Mapping[str, Any]) -> Noised:
+        """Read a record that `wrong` accepts."""
+        edges, p, n = (np.array(record[name], float) for name in ("edges", "positives", "negatives"))
+        return cls(edges, p, n, record["noise"])
+
+    @staticmethod
+    def wrong(record: Mapping[str, Any]) -> list[str]:
+        """Return what is wrong with a received record."""
+        if found := record_errors(record, SCHEMA):
+            return found
+        bins = len(record["edges"]) + 1
+        if not FEWEST <= bins == len(record["positives"]) == len(record["negatives"]):
+            return ["its histograms do not fit their edges"]
+        return [] if (np.diff(record["edges"]) >= 0).all() else ["its edges must ascend"]
+
+
+def _edges(noised: Floats, noise: float, bins: int) -> Floats:
+    """Return the edges between bins from the noised counts on the grid."""
+    counts = np.where(noised > 2 * noise, noised, 0.0)
+    if not counts.any():
+        return np.linspace(-2, 2, bins + 1)[1:-1]
+    share = np.concatenate([[0.0], counts.cumsum() / counts.sum()])
+    wanted = 1 - (1 - np.linspace(0, 1, bins + 1)[1:-1]) ** 2
+    found: Floats = np.sinh(np.interp(wanted, share + 1e-9 * np.arange(len(share)), GRID)) / 8
+    return found
+
+
+# ---------------------------------------------------------------------- estimates
+
+
+def estimates(sites: Sequence[Noised]) -> dict[str, float]:
+    """Return AUROC within sites and average precision, each with ``-low``, ``-high`` and ``-noise``.
+
+    The last is the share of the interval's width that is there for the noise. A number that the noise hides is left
+    out: an AUROC whose interval is all of [0, 1], an average precision where positives hardly stand out.
+    """
+    found: dict[str, float] = {}
+    for name, estimate in (("auroc", _auroc), ("auprc", _average_precision)):
+        if (one := estimate(sites, with_noise=True)) is None:
+            continue
+        without = estimate(sites, with_noise=False)
+        width, alone = one[2] - one[1], without[2] - without[1] if without else 0.0
+        found[name], found[f"{name}-low"], found[f"{name}-high"] = one
+        found[f"{name}-noise"] = max(0.0, 1 - alone / width) if width > 0 else 0.0
+    return found
+
+
+def _auroc(sites: Sequence[Noised], *, with_noise: bool) -> tuple[float, float, float] | None:
+    """Return estimate and 95 % interval; None if every A is possible."""
+    pairs, total, positives = 0.0, 0.0, 0.0
+    variance = np.zeros((3, 3))  # at A = 0, 1/2, 1: of the noise, of sampling, the least of the noise
+    for site in sites:
+        p, n, noise = site.positives, site.negatives, site.noise**2
+        above = np.tri(len(p), k=-1) + np.eye(len(p)) / 2
+        pairs += float(p.sum() * n.sum())
+        total += float(p @ above @ n)
+        positives += float(p.sum())
+        for row, a in enumerate((0.0, 0.5, 1.0)):
+            k = above - a
+            by_p, by_n, squares = (k @ n) ** 2, (p @ k) ** 2, (k**2).sum()
+            twice = noise * noise * squares
+            variance[row] += (
+                noise * (by_p.sum() + by_n.sum()) - twice,
+                p @ (by_p - noise * (k**2).sum(1)) + n @ (by_n - noise * (k**2).sum(0)),
+                twice,
+            )
+    if pairs <= 0:
+        return None
+    square = 2 * (variance[2] - 2 * variance[1] + variance[0])
+    line = variance[2] - variance[0] - square
+    of_noise, sampling, least = (variance[0] + line * STEPS[:, None] + square * STEPS[:, None] ** 2).T
+    sampling = np.maximum(sampling, 0.0)
+    both = sampling + np.maximum(of_noise, least) * with_noise
+    freedom = (max(positives, 4.0) - 1) * (both / np.maximum(sampling, 1e-9 * both + 1e-300)) ** 2
+    possible = (total - STEPS * pairs) ** 2 <= _t(freedom) ** 2 * both
+    value = float(np.clip(total / pairs, 0, 1))
+    if not possible.any():
+        return value, value, value
+    low, high = STEPS[possible][[0, -1]]
+    if with_noise and low == 0 and high == 1:
+        return None
+    return value, float(low), float(high)
+
+
+def _t(freedom: Floats) -> Floats:
+    """Return the 97.5 % quantile of Student's t, by its expansion in 1 / freedom (Abramowitz & Stegun 26.7.5)."""
+    z, v = 1.959963985, 1 / np.maximum(freedom, 3.0)
+    terms = (
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
+    )
+    found: Floats = z + np.sum([term * v ** (power + 1) for power, term in enumerate(terms)], 0)
+    return found
+
+
+def _average_precision(sites: Sequence[Noised], *, with_noise: bool) -> tuple[float, float, float] | None:
+    """Return estimate and interval over the patients of all sites, on one grid of bins; None if the noise hides it."""
+    grid = np.unique(np.concatenate([site.edges for site in sites]))
+    edges = sites[0].edges if len(sites) == 1 else np.array(np.quantile(grid, np.linspace(0, 1, len(sites[0].edges))))
+    maps = [_onto(edges, site.edges) for site in sites]
+    p: Floats = np.sum([own @ site.positives for own, site in zip(maps, sites, strict=True)], 0)
+    n: Floats = np.sum([own @ site.negatives for own, site in zip(maps, sites, strict=True)], 0)
+    spread: float = math.sqrt(sum(len(site.positives) * site.noise**2 for site in sites))
+    if p.sum() <= OUTSTANDING * spread or n.sum() <= 0:
+        return None
+    p, n = _non_negative(p), _non_negative(n)
+    count, value = p.sum(), _precision(p, n)
+    both, step, slope = np.concatenate([p, n]), max(0.5, 0.01 * count), np.zeros(2 * len(p))
+    for i in range(len(both)):
+        up, down = both.copy(), both.copy()
+        up[i], down[i] = both[i] + step, max(both[i] - step, 0.0)
+        rise = _precision(up[: len(p)], up[len(p) :]) - _precision(down[: len(p)], down[len(p) :])
+        slope[i] = rise / (up[i] - down[i])
+    sampling = float(slope**2 @ both)
+    noise = sum(
+        site.noise**2 * float(((own.T @ part) ** 2).sum())
+        for own, site in zip(maps, sites, strict=True)
+        for part in np.split(slope, 2)
+    )
+    variance = sampling + noise * with_noise
+    freedom = (max(count, 4.0) - 1) * (variance / max(sampling, 1e-9 * variance)) ** 2
+    reach = float(_t(np.array([freedom]))[0]) * math.sqrt(variance)
+    return value, _moved(value, -reach), _moved(_precision(p, n, ORDER), reach)
+
+
+def _onto(edges: Floats, own: Floats) -> Floats:
+    """Return the matrix that deals counts by a site's bins to the bins of others, evenly in asinh(8 score)."""
+    ends = [np.arcsinh(8 * np.concatenate([[-1e6], each, [1e6]])) for each in (edges, own)]
+    for each in ends:  # the outer bins have no width of their own
+        each[0], each[-1] = min(ends[0][1], ends[1][1]) - 1, max(ends[0][-2], ends[1][-2]) + 1
+    low = np.maximum(ends[0][:-1, None], ends[1][None, :-1])
+    high = np.minimum(ends[0][1:, None], ends[1][None, 1:])
+    width = np.diff(ends[1])
+    shared: Floats = np.maximum(high - low, 0.0) / np.where(width > 0, width, 1.0)
+    thin = np.flatnonzero(width <= 0)
+    shared[np.searchsorted(ends[0][1:-1], ends[1][thin]), thin] = 1.0
+    return shared
+
+
+def _precision(p: Floats, n: Floats, before: float = 0.5) -> float:
+    """Return the average precision of counts by ascending bins; ``before``: the negatives of a bin before positives."""
+    positives = np.cumsum(p[::-1])[::-1] - p / 2
+    negatives = np.cumsum(n[::-1])[::-1] - n * (1 - before)
+    precision = np.clip(positives / np.maximum(positives + negatives, 1e-9), 0, 1)
+    return float(p @ precision / max(p.sum(), 1e-9))
+
+
+def _non_negative(counts: Floats) -> Floats:
+    """Return the nearest counts of the same sum that are not negative."""
+    falling = np.sort(counts)[::-1]
+    excess = (falling.cumsum() - counts.sum()) / np.arange(1, len(counts) + 1)
+    found: Floats = np.maximum(counts - excess[falling > excess][-1], 0.0)
+    return found
+
+
+def _moved(value: float, by: float) -> float:
+    """Return a share moved on the scale of log-odds."""
+    inside = min(max(value, 1e-3), 1 - 1e-3)
+    odds = math.log(inside / (1 - inside)) + by / (inside * (1 - inside))
+    return 1 / (1 + math.exp(-min(max(odds, -50.0), 50.0)))

@@ -1,0 +1,108 @@
+"""AUROC and average precision from noised histograms: what one patient changes, and how often intervals hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import t as students
+
+from benchmarks.noised_coverage import DELTA, cell, drawn, truth
+from edelweiss.evidence import noised
+from edelweiss.evidence.noised import FACTOR, Noised, estimates
+from edelweiss.federation.privacy_account import Query, noise_for
+
+TRIALS = 300
+CELLS = [(auroc, patients, epsilon) for auroc in (0.75, 0.9) for patients in (200, 500, 2000) for epsilon in (8.0, 1.0)]
+
+
+@pytest.mark.parametrize(("auroc", "patients", "epsilon"), CELLS)
+def test_the_interval_of_auroc_holds_it_as_often_as_it_says(auroc: float, patients: int, epsilon: float) -> None:
+    covers, width, given_, noise = cell(auroc, patients, epsilon, TRIALS)["auroc"]
+    assert covers >= 0.95 - 4 * 0.0126, covers  # four standard deviations of 300 trials
+    assert 0 < width < 1
+    assert given_ > 0.25
+    assert noise > 0.6 if epsilon == 1 and patients == 200 else noise < 0.9
+
+
+def test_an_interval_without_the_noise_holds_it_too_rarely() -> None:
+    random, noise = np.random.default_rng(0), noise_for({Query(1.0): 1}, 1.0, DELTA)
+    found = [noised._auroc([drawn(0.75, 500, noise, random)], with_noise=False) for _ in range(TRIALS)]
+    assert np.mean([one is not None and one[1] <= 0.75 <= one[2] for one in found]) < 0.85
+
+
+@pytest.mark.parametrize(("auroc", "patients", "epsilon"), [(0.75, 500, 8.0), (0.9, 2000, 1.0), (0.9, 500, 3.0)])
+def test_that_of_average_precision_holds_it_at_least_as_often(auroc: float, patients: int, epsilon: float) -> None:
+    covers, width, _, _ = cell(auroc, patients, epsilon, TRIALS)["auprc"]
+    assert covers >= 0.95 - 4 * 0.0126, covers
+    assert width < 0.6
+
+
+def test_sites_of_other_scales_add_up() -> None:
+    random, noise = np.random.default_rng(1), noise_for({Query(1.0): 1}, 3.0, DELTA)
+    hits = {"auroc": 0, "auprc": 0}
+    for _ in range(TRIALS):
+        found = estimates([drawn(0.8, patients, noise, random) for patients in (150, 300, 800)])
+        for name, true in truth(0.8).items():
+            hits[name] += found[f"{name}-low"] <= true <= found[f"{name}-high"]
+    assert hits["auroc"] >= TRIALS * (0.95 - 4 * 0.0126)
+    assert hits["auprc"] >= TRIALS * (0.95 - 4 * 0.0126)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.floats(allow_nan=True), st.integers(0, 1), st.integers(0, 5)), min_size=2, max_size=40))
+def test_one_patient_moves_the_counts_by_at_most_one(rows: list[tuple[float, int, int]]) -> None:
+    """Whatever the scores are: in the coarse histogram, and, between the same edges, in the two fine ones."""
+    scores, positive, whose = (np.array(column, float) for column in zip(*rows, strict=True))
+    weights = 1 / np.array([(whose == one).sum() for one in whose])
+    seen: list[np.ndarray[Any, Any]] = []
+    edges_of = noised._edges
+
+    def recorded(counts: np.ndarray[Any, Any], *rest: Any) -> np.ndarray[Any, Any]:
+        seen.append(counts)
+        return edges
+
+    def nothing(count: int) -> np.ndarray[Any, Any]:
+        return np.zeros(count)
+
+    edges = np.linspace(-1, 1, 5)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(noised, "_edges", recorded)
+        patch.setattr(noised, "FEWEST", 6)
+        patch.setattr(noised, "MOST", 6)
+        whole = Noised.of(scores, positive, weights, 1.0, nothing)
+        for one in set(whose):
+            less = Noised.of(scores, positive, weights * (whose != one), 1.0, nothing)
+            apart = np.concatenate([whole.positives - less.positives, whole.negatives - less.negatives])
+            assert np.linalg.norm(apart) <= 1 + 1e-9
+            assert np.linalg.norm(seen[0] - seen[-1]) <= 1 + 1e-9
+    assert edges_of is noised._edges
+
+
+def test_both_histograms_together_cost_what_one_would() -> None:
+    """Rényi divergences of Gaussian noise add up as 1 / σ²."""
+    site = drawn(0.8, 500, 2.0, np.random.default_rng(0))
+    assert site.noise == 2.0 * FACTOR
+    assert 1 / site.noise**2 + 1 / (noised.COARSE * site.noise) ** 2 == pytest.approx(1 / 2.0**2)
+
+
+def test_what_noise_hides_is_left_out_and_damaged_records_are_named() -> None:
+    nobody = Noised.of(np.zeros(30), np.zeros(30), np.ones(30), 20.0, np.random.default_rng(3).standard_normal)
+    assert "auprc" not in estimates([nobody])
+    record = drawn(0.8, 500, 1.0, np.random.default_rng(0)).record()
+    assert not Noised.wrong(record)
+    for wrong in (
+        {"noise": 0.0},
+        {"positives": [1.0] * 3},
+        {"edges": record["edges"][::-1]},
+        {"negatives": [float("nan")] * len(record["negatives"])},
+    ):
+        assert Noised.wrong(record | wrong), wrong
+
+
+def test_students_quantile() -> None:
+    for freedom in (3.0, 4.0, 10.0, 50.0, 1e6):
+        assert noised._t(np.array([freedom]))[0] == pytest.approx(students.ppf(0.975, freedom), rel=2e-3)
