@@ -336,7 +336,7 @@ def _private(run: RunConfig) -> Iterator[str]:
     for key, value, wanted, why in (
         ("sampler", run.sampler, "uniform", "each patient is in a batch with the same probability"),
         ("pooled", run.pooled, False, "noise is added at each site"),
-        ("compare-with", run.compare_with, "", "sites evaluate nothing"),
+        ("compare-with", run.compare_with, "", "two models cannot be compared under noise"),
         ("fine-tune", run.fine_tune, 0, "a site's own model is made of noised gradients alone"),
     ):
         if value != wanted:
