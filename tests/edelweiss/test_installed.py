@@ -105,7 +105,8 @@ def test_an_installed_package_is_named_from_shell_and_python_and_its_runs_are_us
     assert (folder / "model.onnx").is_file()
 
 
-def test_the_pages_can_be_followed(installed: Installed) -> None:
+@pytest.fixture(scope="module")
+def followed(installed: Installed) -> Installed:
     """README's snippet, then docs/extend.md up to what is done in the repository: files, commands, and files again."""
     page = (REPO / "docs" / "extend.md").read_text(encoding="utf-8").partition("## In the repository")[0]
     readme = re.findall(r"^```python\n(.*?)^```", (REPO / "README.md").read_text(encoding="utf-8"), re.DOTALL | re.M)
@@ -122,14 +123,18 @@ def test_the_pages_can_be_followed(installed: Installed) -> None:
         elif language == "sh":
             installed.shell(block)
     assert files == ["mine.py", "run_mine.py", "later.py"]
-    assert (installed.folder / "runs" / "mine" / "report.html").is_file()
+    return installed
+
+
+def test_the_pages_can_be_followed(followed: Installed) -> None:
+    assert (followed.folder / "runs" / "mine" / "report.html").is_file()
 
 
 @pytest.mark.parametrize("command", [["report"], ["compare"], ["predict", "new.csv"], ["export", "--onnx"]])
-def test_a_run_of_what_is_not_here_is_refused_with_what_to_do(installed: Installed, command: list[str]) -> None:
+def test_a_run_of_what_is_not_here_is_refused_with_what_to_do(followed: Installed, command: list[str]) -> None:
     name, *rest = command
-    said = installed.run("edelweiss", name, "runs/mine", *rest, fails=True)
+    said = followed.run("edelweiss", name, "runs/mine", *rest, fails=True)
     assert "--plug-in" in said
     assert "mine:" in said
     assert "Did you mean" not in said
-    assert (installed.folder / "mine.py").is_file(), "it lies beside, and was not imported"
+    assert (followed.folder / "mine.py").is_file(), "it lies beside, and was not imported"
