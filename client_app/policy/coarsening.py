@@ -33,12 +33,13 @@ def coarse(metrics: Metrics, count: int, fewest: int) -> Metrics:
     """
     report: Metrics = {}
     groups: Metrics = {}
+    counted = any(isinstance(value, bytes | list) for value in metrics.values())  # maml counts nothing
     for name, value in metrics.items():
         if isinstance(value, bytes):
             groups[name] = merged(Histogram.unpacked(value), fewest).packed()
         elif isinstance(value, list):
             groups[name] = value
-        elif metric(name).pooled in ("scores", "classes"):
+        elif counted and metric(name).pooled in ("scores", "classes"):
             groups[name] = math.nan  # follows from the counts
         elif metric(name).pooled == "sum":
             report[name] = value

@@ -201,3 +201,10 @@ def test_counts_of_right_answers_are_in_groups() -> None:
     assert told["accuracy"] == pytest.approx(15 / 30)
     assert told["worst-class"] == pytest.approx(5 / 18)
     assert (told["n"], told["loss"]) == (30, 2.5)
+
+
+def test_an_accuracy_without_counts_is_rounded_as_a_share() -> None:
+    """As maml's is, whose tasks are no counts of patients."""
+    found = coarse({"loss": 0.7, "accuracy": 0.613, "n": 60}, 60, 5)
+    assert found["accuracy"] == 0.625
+    assert found["n"] == 60
