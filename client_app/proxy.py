@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 import socket
 from base64 import b64encode
 from dataclasses import dataclass
@@ -44,7 +45,7 @@ class Proxy:
         """Explain an error of gRPC or a socket in one line; empty if it is not the proxy's."""
         host, why = address.rpartition(":")[0], why.lower()
         mend = f"correct {self.variable}, or, if {host} is reached without, add it to no_proxy"
-        if "407" in why:
+        if re.search(r"\b407\b", why):  # a port may have these digits
             return (
                 f"the proxy {self} wants a name and a password, or others: write them into it, "
                 f"{self.variable}=http://NAME:PASSWORD@{self.host}:{self.port}"

@@ -13,7 +13,7 @@ import pytest
 from edelweiss.client_app.connection import JoinConfig
 from edelweiss.client_app.doctor.coordinator import examine_connection
 from edelweiss.client_app.fleet import connected
-from edelweiss.client_app.proxy import EXCLUDED, NAMES, OTHERS, proxy_for
+from edelweiss.client_app.proxy import EXCLUDED, NAMES, OTHERS, Proxy, proxy_for
 from tests.client_app.proxies import proxy
 
 
@@ -150,3 +150,9 @@ def test_a_proxy_that_grpc_passes_over_is_named(
     config = JoinConfig.read("", {"superlink": address, "insecure": True})
     assert ("warning", "proxy") in [(one.level, one.about) for one in examine_connection(config)]
     assert os.environ[name] == value
+
+
+def test_a_port_is_no_answer_of_a_proxy() -> None:
+    dead = Proxy("https_proxy", "127.0.0.1", 44075)
+    said = dead.failed("connect to ipv4:127.0.0.1:44075: Connection refused", "coordinator:9092")
+    assert "nothing listens at the proxy" in said
