@@ -44,7 +44,7 @@ def drawn(auroc: float, patients: int, noise: float, random: np.random.Generator
     positive = (random.random(patients) < PREVALENCE).astype(float)
     apart = norm.ppf(auroc) * math.sqrt(2)
     scores = CENTRE + SPREAD * (random.standard_normal(patients) + apart * positive)
-    return Noised.of(scores, positive, np.ones(patients), noise, random.standard_normal)
+    return Noised.of(scores, positive, np.ones(patients), patients, noise, random.standard_normal)
 
 
 def cell(auroc: float, patients: int, epsilon: float, trials: int) -> dict[str, tuple[float, float, float, float]]:

@@ -78,19 +78,27 @@ class Noised:
 
     @classmethod
     def of(
-        cls, scores: Floats, positive: Floats, weights: Floats, noise: float, normal: Callable[[int], Floats]
+        cls,
+        scores: Floats,
+        positive: Floats,
+        weights: Floats,
+        patients: int,
+        noise: float,
+        normal: Callable[[int], Floats],
     ) -> Noised:
         """Count scores, shape (n,), of samples that are ``positive`` (0 or 1), with weights, and add noise.
 
         Parameters
         ----------
+        patients
+            How many there are, which is public: also those whose samples weigh nothing.
         noise
             Standard deviation, if one histogram were all that is sent.
         normal
             Returns so many standard normal numbers.
         """
         noise *= FACTOR
-        bins = int(np.clip(round((weights.sum() / noise) ** 0.35), FEWEST, MOST))
+        bins = int(np.clip(round((patients / noise) ** 0.35), FEWEST, MOST))
         finite = np.nan_to_num(np.asarray(scores, np.float64), nan=0.0, posinf=1e6, neginf=-1e6)
         coarse = np.histogram(np.clip(np.arcsinh(8 * finite), GRID[0], GRID[-1]), GRID, weights=weights)[0]
         edges = _edges(coarse + COARSE * noise * normal(len(coarse)), COARSE * noise, bins)

@@ -38,6 +38,6 @@ def run(options: argparse.Namespace) -> int:
         if options.accept:
             ledger.accept()
         for part, name, answers, epsilon in ledger.runs():
-            print(f"run {name}: {answers} answers about {part} patients, ε = {epsilon:.3g} by themselves")
+            print(f"run {name}: answers about {part} patients: {answers}, by themselves ε = {epsilon:.3g}")
     print(spent_in_words(records, budget))
     return 0

@@ -26,6 +26,7 @@ def preview(site: OpenSite, data: SiteData | None) -> dict[str, str]:
     }
     if site.privacy is not None and site.guarded:
         lines["privacy"] = site.privacy.in_words(run.sites)
+        lines["evaluated"] = "at the end"
     elif problem.needs_data:
         lines["trust"] = TRUST
     if data is None:
@@ -47,6 +48,8 @@ def preview(site: OpenSite, data: SiteData | None) -> dict[str, str]:
     reports = ", ".join(METRICS[name].label for name in problem.reports) + ", of each label" * bool(run.several)
     groups = f"; in groups of {site.policy.fewest_of_each_class} or more"
     lines["evaluates"] = no_evaluation(data, site.policy) or reports + groups
+    if site.run.private:
+        lines["evaluates"] = "two noised histograms" if site.gives_noised else "nothing"
     if site.gives_evidence:
         more = "the AUROC and its variance"
         more += "; histograms of a second model, and the difference of the two" * bool(run.compare_with)

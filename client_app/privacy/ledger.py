@@ -136,7 +136,7 @@ class Ledger:
             if digest in known.questions:
                 return
             if not self._fits(known.spent[part] + cost):
-                raise RefusedError(f"this site's privacy budget is spent: {self.in_words(part)}")
+                raise RefusedError(f"this site's privacy budget is spent: {self.in_words()}")
             if not known.lines:
                 self._append(known, {"split": self._split, "orders": ORDERS.tolist()})
             self._append(known, {"part": part, "run": run, "question": digest, "cost": cost.tolist()})
@@ -157,10 +157,10 @@ class Ledger:
         with self._locked():
             return epsilon(self._read().spent[part] + cost, self.budget.delta)
 
-    def in_words(self, part: Part = "training") -> str:
+    def in_words(self) -> str:
         """Return budget and expense."""
-        which = "" if part == "training" else " on held-out patients"
-        return f"ε = {self.spent(part):.3g} of {self.budget.epsilon:g} is spent{which}, at δ = {self.budget.delta:g}"
+        training, held_out = map(self.spent, PARTS)
+        return _in_words(self.budget, training, held_out)
 
     def runs(self) -> Iterator[tuple[str, str, int, float]]:
         """Yield part, run, answers, and the ε that they alone would have cost."""
@@ -333,6 +333,11 @@ class Ledger:
             os.close(handle)
 
 
+def _in_words(budget: Budget, training: float, held_out: float) -> str:
+    spent = f"ε = {training:.3g} of {budget.epsilon:g} is spent on patients trained on"
+    return f"{spent}, {held_out:.3g} on those held out, at δ = {budget.delta:g}"
+
+
 def spent_in_words(records: Records, budget: Budget) -> str:
     """Return what a site has spent of its budget, without writing anything where it never answered.
 
@@ -342,5 +347,5 @@ def spent_in_words(records: Records, budget: Budget) -> str:
         If the ledger cannot be trusted.
     """
     if not records.has_secret:
-        return f"ε = 0 of {budget.epsilon:g} is spent, at δ = {budget.delta:g}"
+        return _in_words(budget, 0.0, 0.0)
     return Ledger(records.folder, records.secret, budget).in_words()

@@ -121,7 +121,7 @@ class SitePrivacy:
             return found
 
         return [
-            Noised.of(own, (truth == 1).astype(float), weights * (truth >= 0), noise, normal)
+            Noised.of(own, (truth == 1).astype(float), weights * (truth >= 0), len(self.held_out), noise, normal)
             for own, truth in zip(scores.T, labels.T, strict=True)
         ]
 
@@ -166,7 +166,7 @@ class SitePrivacy:
         """Return what the run costs the site's patients, for its operator."""
         assert self.ledger is not None, "a simulated site has none"
         after = self.ledger.total(self.price(sites).curve)
-        return f"{self.ledger.in_words()}; after this run it would be {after:.3g}"
+        return f"{self.ledger.in_words()}; after this run it would be {after:.3g} on those trained on"
 
     @cached_property
     def counted_labels(self) -> Tensor:

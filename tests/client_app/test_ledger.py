@@ -310,6 +310,19 @@ def test_two_noises_of_one_stream_are_never_answered(tmp_path: Path) -> None:
     assert not np.allclose(2 * noise[0], noise[1], rtol=0.05)
 
 
+def test_the_operator_reads_before_approving_what_a_private_run_costs_and_sends(tmp_path: Path) -> None:
+    from edelweiss.client_app.policy import TRUST
+    from edelweiss.client_app.policy.records import Records
+
+    site = hospital(tmp_path)
+    trained(site)
+    [record] = Records(str(site.state)).runs()
+    assert "after this run" in record.shown["privacy"]
+    assert TRUST not in record.shown.values()
+    assert record.shown["evaluates"] == "two noised histograms"
+    assert record.shown["evaluated"] == "at the end"
+
+
 def test_the_operator_sees_budget_and_expense(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     site = hospital(tmp_path)
     site.state.mkdir()
@@ -320,7 +333,7 @@ def test_the_operator_sees_budget_and_expense(tmp_path: Path, capsys: pytest.Cap
     trained(site)
     assert main(options) == 0
     text = capsys.readouterr().out
-    assert "2 answers about training patients" in text
+    assert "training patients: 2," in text
     (site.state / "policy-ledger.seal").unlink()
     assert main(options) == 2
     assert main([*options, "--accept"]) == 0

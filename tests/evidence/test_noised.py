@@ -73,13 +73,22 @@ def test_one_patient_moves_the_counts_by_at_most_one(rows: list[tuple[float, int
         patch.setattr(noised, "_edges", recorded)
         patch.setattr(noised, "FEWEST", 6)
         patch.setattr(noised, "MOST", 6)
-        whole = Noised.of(scores, positive, weights, 1.0, nothing)
+        whole = Noised.of(scores, positive, weights, 6, 1.0, nothing)
         for one in set(whose):
-            less = Noised.of(scores, positive, weights * (whose != one), 1.0, nothing)
+            less = Noised.of(scores, positive, weights * (whose != one), 6, 1.0, nothing)
             apart = np.concatenate([whole.positives - less.positives, whole.negatives - less.negatives])
             assert np.linalg.norm(apart) <= 1 + 1e-9
             assert np.linalg.norm(seen[0] - seen[-1]) <= 1 + 1e-9
     assert edges_of is noised._edges
+
+
+def test_how_many_bins_there_are_tells_nothing_of_whose_label_is_known() -> None:
+    random = np.random.default_rng(0)
+    sites = [
+        Noised.of(np.zeros(900), np.zeros(900), known, 900, 1.0, random.standard_normal) for known in np.eye(2, 900)
+    ]
+    sites.append(Noised.of(np.zeros(900), np.zeros(900), np.ones(900), 900, 1.0, random.standard_normal))
+    assert len({len(site.edges) for site in sites}) == 1
 
 
 def test_both_histograms_together_cost_what_one_would() -> None:
@@ -90,7 +99,7 @@ def test_both_histograms_together_cost_what_one_would() -> None:
 
 
 def test_what_noise_hides_is_left_out_and_damaged_records_are_named() -> None:
-    nobody = Noised.of(np.zeros(30), np.zeros(30), np.ones(30), 20.0, np.random.default_rng(3).standard_normal)
+    nobody = Noised.of(np.zeros(30), np.zeros(30), np.ones(30), 30, 20.0, np.random.default_rng(3).standard_normal)
     assert "auprc" not in estimates([nobody])
     record = drawn(0.8, 500, 1.0, np.random.default_rng(0)).record()
     assert not Noised.wrong(record)
