@@ -158,9 +158,9 @@ def one_release(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     """Let the keyed randomness of a site take all releases for one: else every change of code draws other batches.
 
     A test that trains hospitals would fail with one commit and pass with the next. Those with processes of their own
-    are left as they are: there all have the same release.
+    or in containers are left as they are: there all have the same release.
     """
-    if request.node.get_closest_marker("deployments") is None:
+    if not any(request.node.get_closest_marker(name) for name in ("deployments", "containers")):
         from edelweiss.client_app.privacy import randomness
 
         whole = randomness.fingerprint
