@@ -109,8 +109,8 @@ class Setting:
         return {"roc": ndtr(ndtri(GRID) + self.apart), "precision-recall": precision}
 
 
-def told(setting: Setting, random: np.random.Generator) -> tuple[dict[str, Site], list[float]]:
-    """Draw the patients of sites; return what is told of them, and each site's threshold for its subgroup."""
+def reported(setting: Setting, random: np.random.Generator) -> tuple[dict[str, Site], list[float]]:
+    """Draw the patients of sites; return what is reported of them, and each site's threshold for its subgroup."""
     patients = setting.positives + setting.negatives
     whose = np.repeat(np.arange(patients), setting.samples)
     of_other = math.sqrt(2) * NormalDist().inv_cdf(setting.auroc - LESS)
@@ -158,7 +158,7 @@ def held(setting: Setting, random: np.random.Generator) -> Iterator[tuple[str, f
     def one(found: Mapping[str, Any], truth: float, low: str = "low", high: str = "high") -> float:
         return float(found[low] <= truth <= found[high]) if found[low] <= found[high] else math.nan
 
-    by_name, thresholds = told(setting, random)
+    by_name, thresholds = reported(setting, random)
     sites = list(by_name.values())
     found = evaluation(sites, [IDENTITY] * len(sites)) | bands(sites)
     yield "auroc", one(found["auroc"], setting.auroc)

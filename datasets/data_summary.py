@@ -103,20 +103,20 @@ def wrong_summary(
     """
     if wrong := record_errors(record, SUMMARY, optional=() if shape else SUMMARY):
         return wrong
-    told = from_record(DataSummary, record)
-    if told.labels != tuple(labels):
-        wrong.append(f"labels = {shown(list(told.labels))}: must be those of the run")
-    if told.shape != tuple(shape):
-        wrong.append(f"shape = {shown(list(told.shape))}: must be that of this site's inputs")
-    if told.classes < classes:
-        wrong.append(f"classes = {told.classes}: this site has more")
-    if len(told.priors) != len(labels):
-        wrong.append(f"priors = {shown(list(told.priors))}: must have one entry for each of several labels")
-    for key, numbers in (("shift", told.shift), ("scale", told.scale)):
-        if len(numbers) not in (0, *shape[:1]) or len(numbers) != len(told.shift):
+    summary = from_record(DataSummary, record)
+    if summary.labels != tuple(labels):
+        wrong.append(f"labels = {shown(list(summary.labels))}: must be those of the run")
+    if summary.shape != tuple(shape):
+        wrong.append(f"shape = {shown(list(summary.shape))}: must be that of this site's inputs")
+    if summary.classes < classes:
+        wrong.append(f"classes = {summary.classes}: this site has more")
+    if len(summary.priors) != len(labels):
+        wrong.append(f"priors = {shown(list(summary.priors))}: must have one entry for each of several labels")
+    for key, numbers in (("shift", summary.shift), ("scale", summary.scale)):
+        if len(numbers) not in (0, *shape[:1]) or len(numbers) != len(summary.shift):
             wrong.append(f"{key} = {shown(list(numbers))}: must have one entry for each feature, or none")
-    if not multiclass and told.shares:
-        wrong.append(f"shares = {shown(told.shares)}: the problem has two classes")
-    if multiclass and shape and not (len(told.shares) <= told.classes and abs(sum(told.shares) - 1) < 1e-6):
-        wrong.append(f"shares = {shown(told.shares)}: must be of at most {told.classes} classes, and add up to 1")
+    if not multiclass and summary.shares:
+        wrong.append(f"shares = {shown(summary.shares)}: the problem has two classes")
+    if multiclass and shape and not (len(summary.shares) <= summary.classes and abs(sum(summary.shares) - 1) < 1e-6):
+        wrong.append(f"shares = {shown(summary.shares)}: must be of at most {summary.classes} classes, and add up to 1")
     return wrong

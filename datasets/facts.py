@@ -106,12 +106,12 @@ class Facts:
 FACTS = schema_of(Facts)
 
 
-def missing_classes(told: Mapping[str, Facts]) -> str:
+def missing_classes(facts: Mapping[str, Facts]) -> str:
     """Describe the classes without a sample at any site, such as 0 for labels 1, 2 and 3; empty without any.
 
     Also empty if a site reports no counts.
     """
-    every = told.values()
+    every = facts.values()
     counts = (counts for one in every for counts in (one.class_counts, one.held_out_counts))
     there = {label for own in counts for label, count in enumerate(own) if count}
     absent = sorted({*range(max(one.classes for one in every))} - there)
@@ -138,8 +138,8 @@ def wrong_facts(
     if record["partition-id"] >= sites:
         wrong.append(f"partition-id = {record['partition-id']}: must be below sites = {sites}")
     if not needs_data:
-        told = [key for key in FACTS if key in record and key not in ("name", "partition-id", "classes")]
-        return wrong + [f"{key} is reported, but the problem needs no data" for key in told if record[key]]
+        reported = [key for key in FACTS if key in record and key not in ("name", "partition-id", "classes")]
+        return wrong + [f"{key} is reported, but the problem needs no data" for key in reported if record[key]]
     examples, size = record["examples"], math.prod(record["shape"])
     if not record["shape"]:
         wrong.append("shape = []: must be that of one input")

@@ -47,12 +47,12 @@ class ImageCache:
         """Map cached images and add the recorded faults of their files; None if the cache cannot be read."""
         try:
             images: Bytes = np.load(place, mmap_mode="r")
-            told = json.loads(notes(place).read_text())
-            found = [(Kind(*kind), names[number], str(detail)) for kind, number, detail in told["found"]]
+            noted = json.loads(notes(place).read_text())
+            found = [(Kind(*kind), names[number], str(detail)) for kind, number, detail in noted["found"]]
             count = len(names) - len({name for kind, name, _ in found if kind.level == "bad"})
         except (OSError, ValueError, EOFError, TypeError, LookupError):
             return None
-        if images.dtype != np.uint8 or images.ndim != 4 or len(images) < count or told["count"] != count:
+        if images.dtype != np.uint8 or images.ndim != 4 or len(images) < count or noted["count"] != count:
             return None
         with contextlib.suppress(OSError):
             os.utime(place)  # most recently used
@@ -93,11 +93,11 @@ class ImageCache:
         ``found`` lists the faults of the files. If the draft cannot be moved, its mapping is returned.
         """
         number = {name: number for number, name in enumerate(names)}
-        told = [(kind, number[name], detail) for kind, name, detail in found]
+        faults = [(kind, number[name], detail) for kind, name, detail in found]
         try:
             assert isinstance(images, np.memmap)
             images.flush()
-            notes(place).write_text(json.dumps({"count": count, "found": told}))
+            notes(place).write_text(json.dumps({"count": count, "found": faults}))
             Path(str(images.filename)).replace(place)
             kept: Bytes = np.load(place, mmap_mode="r")
         except OSError:

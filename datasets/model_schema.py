@@ -99,10 +99,10 @@ class ModelSchema:
 
     def facts(self) -> dict[str, object]:
         """Return the entries of a model's file, with the lowest format that preserves the meaning."""
-        told = _adapter().dump_python(self, mode="json", exclude_defaults=True)
+        entries = _adapter().dump_python(self, mode="json", exclude_defaults=True)
         several = self.labels is not None and self.labels.several
-        least = FILE_FORMAT if several or {"image_fit", "image_colour"} & told.keys() else 2
-        return {"format": least, "data": {**told, "missing": self.missing}}
+        least = FILE_FORMAT if several or {"image_fit", "image_colour"} & entries.keys() else 2
+        return {"format": least, "data": {**entries, "missing": self.missing}}
 
     @classmethod
     def of_file(cls, facts: Mapping[str, Any], data_summary: DataSummary) -> ModelSchema:
@@ -132,8 +132,8 @@ class ModelSchema:
             if len(labels.uncertain) != len(labels.names):
                 raise ValueError("data.labels.uncertain has not an entry for each of data.labels.names")
             if len(labels.names) != max(1, len(data_summary.labels)):
-                told = f"{len(labels.names)} columns, and labels {len(data_summary.labels) or 'none'}"
-                raise ValueError(f"data.labels.names has {told}")
+                found = f"{len(labels.names)} columns, and labels {len(data_summary.labels) or 'none'}"
+                raise ValueError(f"data.labels.names has {found}")
         return meaning
 
 

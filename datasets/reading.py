@@ -119,11 +119,11 @@ def _require_no_gap(classes: Ints) -> None:
     found = np.unique(classes)
     if len(found) <= found[-1]:
         lacks = min({*range(len(found))} - {*found.tolist()})
-        told = examples([f"{own} becomes {number}" for number, own in enumerate(found.tolist())])
+        numbered = examples([f"{own} becomes {number}" for number, own in enumerate(found.tolist())])
         raise DataError.plain(
             f"site-folders: no folder has a row of class {lacks}, and the highest is {found[-1]}: number the classes "
-            f"from 0 without a gap, in all folders alike ({told}). Hospitals map such labels with a study file, under "
-            '[label]: classes = [["1"], ["2"], ["3"]], say'
+            f"from 0 without a gap, in all folders alike ({numbered}). Hospitals map such labels with a study file, "
+            'under [label]: classes = [["1"], ["2"], ["3"]], say'
         )
 
 
@@ -132,11 +132,11 @@ def _change_log(config: DataConfig, source: Source, unit: Ints, whole: str) -> I
     yield from map(str, source.changes)
     if not config.binary and source.class_names and source.class_names != tuple(map(str, range(source.class_count))):
         counts = np.bincount(source.classes, minlength=source.class_count)
-        told = (
+        numbered = (
             f"{name!r} ({count:,} rows) is class {number}"
             for number, (name, count) in enumerate(zip(source.class_names, counts, strict=True))
         )
-        yield f"the values of the label were numbered in their order: {', '.join(told)}"
+        yield f"the values of the label were numbered in their order: {', '.join(numbered)}"
     if left := len(source.classes) - len(unit):
         why = "no label of them is known" if config.labels else "they are of classes that the class lists leave out"
         yield str(Change(left, len(source.classes), f"samples are left out: {why}"))

@@ -125,10 +125,11 @@ def submit(
     def wait_for_end(run: str) -> Outcome:
         """Wait for the end, should the stream have broken before it; then show what of the log was missed."""
         outcome = state_of(run, environment)
-        if outcome.ended:
+        if outcome.ended and flwr.wait() == 0:
             return outcome
-        show("the log ended before the run: waiting for that\n")
-        outcome = end_of(run, environment, timeout)
+        if not outcome.ended:
+            show("the log ended before the run: waiting for that\n")
+            outcome = end_of(run, environment, timeout)
         known = set(lines)
         for line in log_of(run, environment):
             if line not in known:

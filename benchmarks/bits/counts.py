@@ -109,7 +109,7 @@ def rounds(tree: Any, run: Any, functions: bool) -> None:
     common = {"dataset": "breast-cancer", "sites": 2, "workers": 1, "device": "cpu"}
     common |= {"report": False, "checkpoint-every": 0}
     for name, keys in jobs.items():
-        own, bare = steady(tree.root, run, tree.named(common | keys))
+        own, bare = steady(tree.root, run, common | keys)
         files = {name.partition(":")[0] for name in own}
         plain = sum(c for n, c in own.items() if not n.endswith(">"))
         print(
@@ -197,7 +197,7 @@ def hospital(tree: Any, scratch: Path) -> None:
                 "run-name": group,
             }
             settings = scratch / "site.toml"
-            settings.write_text(hashes.to_toml(tree.named(keys)))
+            settings.write_text(hashes.to_toml(keys))
             command = [*tree.command("edelweiss"), "submit", "--superlink", address, "--insecure"]
             environment = os.environ | hashes.quiet_flower(scratch / f"federation-{group}")
             environment.pop("BASELINE_SITE_COUNTS")
@@ -214,9 +214,9 @@ def hospital(tree: Any, scratch: Path) -> None:
                 print((done.stdout + done.stderr)[-2000:])
         os.environ.pop("BASELINE_SITE_COUNTS")
         with suppress(OSError):
-            told = json.loads(out.read_text())
+            counted = json.loads(out.read_text())
             print(f"\na hospital's own table, {group} policy, in the site's process:")
-            for when, counts in told.items():
+            for when, counts in counted.items():
                 print(
                     f"  {when}: " + ", ".join(f"{k} {v}" for k, v in sorted((counts or {}).items()) if k != "reached")
                 )
@@ -236,7 +236,6 @@ def main() -> None:
         if not options.no_site:
             hospital(tree, Path(folder))
         os.chdir(tree.root)
-        sys.path.insert(0, str(tree.root))
         rounds(tree, hashes.simulator(tree), options.functions)
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Run the frozen jobs of jobs.json in a tree of Edelweiss, old layout or new, and write what they gave. See README.md.
+"""Run the frozen jobs of jobs.json in a tree of Edelweiss and write what they gave. See README.md.
 
 python benchmarks/bits/hashes.py TREE local|ray|deployment OUT.json [--only GLOB ...] [--core] [--shuffle]
 """
@@ -10,7 +10,6 @@ import argparse
 import fnmatch
 import hashlib
 import importlib
-import inspect
 import json
 import os
 import random
@@ -33,56 +32,24 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 SITES = 3  # of all jobs in Ray and in deployment
-RENAMES = json.loads((HERE / "renames.json").read_text())
 
 
 # ---------------------------------------------------------------------- the tree
 
 
 class Tree:
-    """A checkout: which layout, which keys, how it is called."""
+    """A checkout, and how it is called."""
 
     def __init__(self, root: str) -> None:
         self.root = Path(root).resolve()
         self.project = tomllib.loads((self.root / "pyproject.toml").read_text(encoding="utf-8"))
-        self.new = (self.root / "edelweiss" / "__init__.py").exists()
-        self.keys = flat(self.project["tool"]["flwr"]["app"]["config"])
         self.components = self.project["tool"]["flwr"]["app"]["components"]
-
-    def module(self, name: str) -> str:
-        """The name of a module today, such as server_app.api, in this layout."""
-        return f"edelweiss.{name}" if self.new else name
 
     def command(self, which: str) -> list[str]:
         """How the coordinator's ("edelweiss") or the site's command ("edelweiss-site") is called."""
-        scripts = self.project["project"].get("scripts", {})
-        if which in scripts:
-            module, _, name = scripts[which].partition(":")
-            code = f"import sys; sys.argv[0] = {which!r}; from {module} import {name} as main; sys.exit(main())"
-            return [sys.executable, "-c", code]
-        old = {"edelweiss": "server_app", "edelweiss-site": "client_app"}[which]
-        return [sys.executable, "-m", old]
-
-    def named(self, keys: dict[str, Any], table: str = "run-config") -> dict[str, Any]:
-        """Run-config keys as this tree calls them, see renames.json."""
-        found = {}
-        for key, value in keys.items():
-            if isinstance(value, str):
-                value = RENAMES["values"].get(key, {}).get(value, value) if self.new else value
-            if table == "run-config" and key not in self.keys and RENAMES["keys"].get(key) in self.keys:
-                key = RENAMES["keys"][key]
-            elif table != "run-config" and self.new:
-                key = RENAMES[table].get(key, key)
-            found[key] = value
-        return found
-
-
-def flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """A nested table with dotted keys."""
-    found: dict[str, Any] = {}
-    for key, value in table.items():
-        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return found
+        module, _, name = self.project["project"]["scripts"][which].partition(":")
+        code = f"import sys; sys.argv[0] = {which!r}; from {module} import {name} as main; sys.exit(main())"
+        return [sys.executable, "-c", code]
 
 
 # ---------------------------------------------------------------------- what a run gave
@@ -100,8 +67,8 @@ def tensors(file: Path) -> dict[str, Any]:
     facts: dict[str, Any] = {}
     for entry in header.pop("__metadata__", {}).values():
         with suppress(ValueError):
-            told = json.loads(entry)
-            facts |= {k: v for k, v in leaves(told).items() if k not in ("checksum", "run", "app")}
+            noted = json.loads(entry)
+            facts |= {k: v for k, v in leaves(noted).items() if k not in ("checksum", "run", "app")}
     body = data[8 + length :]
     found = {
         name: [one["dtype"], one["shape"], digest(body[slice(*one["data_offsets"])])] for name, one in header.items()
@@ -216,7 +183,7 @@ class Jobs:
                 value = value.replace("@here", str(HERE))
             found[key] = value
         folder = self.folder(job)
-        return self.tree.named(found | {"runs-dir": str(folder.parent), "run-name": folder.name})
+        return found | {"runs-dir": str(folder.parent), "run-name": folder.name}
 
     def state(self, job: dict[str, Any]) -> Path:
         return self.scratch / "state" / job["name"].replace("/", "--")
@@ -235,34 +202,9 @@ def failed(error: BaseException) -> dict[str, Any]:
 
 
 def simulator(tree: Tree) -> Callable[[dict[str, Any]], Any]:
-    """A function that runs a job of these flat keys in this process: of Python if there is one, else the command's."""
-    for where in ("edelweiss.server_app.api", "edelweiss.server_app", "edelweiss.api", "edelweiss", "server_app.api"):
-        if where.startswith("edelweiss") != tree.new:
-            continue
-        with suppress(ImportError, AttributeError):
-            found = importlib.import_module(where)
-            for name in ("simulate", "run_config", "run"):
-                function = getattr(found, name, None)
-                if callable(function) and next(iter(inspect.signature(function).parameters), "") == "config":
-                    print(f"by {where}.{name}", flush=True)
-                    return function
-    scripts = tree.project["project"]["scripts"]["edelweiss"].partition(":")
-    main = getattr(importlib.import_module(scripts[0]), scripts[2])
-    print(f"by the command, {scripts[0]}:{scripts[2]}", flush=True)
-
-    def run(keys: dict[str, Any]) -> None:
-        file = Path(keys["runs-dir"]) / "run.toml" if "runs-dir" in keys else Path(tempfile.mkdtemp()) / "run.toml"
-        file.write_text(to_toml(keys))
-        for words in (["run", "--run-config", str(file)], ["--run-config", str(file)]):
-            try:
-                code = main(words)
-            except SystemExit as end:
-                code = end.code
-            if code == 0:
-                return
-        raise RuntimeError(f"the command ended with {code}")
-
-    return run
+    """The tree's function that runs a job of these flat keys in this process."""
+    sys.path.insert(0, str(tree.root))
+    return importlib.import_module("edelweiss.server_app.simulation").simulate
 
 
 def to_toml(keys: dict[str, Any]) -> str:
@@ -277,7 +219,6 @@ def to_toml(keys: dict[str, Any]) -> str:
 def local(jobs: Jobs) -> None:
     """All jobs in this process."""
     os.chdir(jobs.tree.root)
-    sys.path.insert(0, str(jobs.tree.root))
     run = simulator(jobs.tree)
     for job in jobs.list:
         began = time.perf_counter()
@@ -356,7 +297,7 @@ def ray(jobs: Jobs) -> None:
     def main(grid: Any, context: Any) -> None:
         for number, job in enumerate(jobs.list, 1):
             began = time.perf_counter()
-            keys = jobs.keys(job) | jobs.tree.named({"state-dir": str(jobs.state(job))})
+            keys = jobs.keys(job) | {"state-dir": str(jobs.state(job))}
             draft = current.with_suffix(".draft")
             draft.write_text(json.dumps({"run_id": number, "run_config": keys}))
             draft.replace(current)
@@ -385,7 +326,7 @@ def ray(jobs: Jobs) -> None:
 
 
 def quiet_flower(home: Path) -> dict[str, str]:
-    """What a Flower process is told, as the tree itself tells it."""
+    """Environment variables of a Flower process, as the tree itself sets them."""
     return {
         "FLWR_HOME": str(home),
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
@@ -459,7 +400,7 @@ def federation(jobs: Jobs, group: str, first: str = "", stubs: Path | None = Non
                 options |= {"site": name, "data-dir": str(HERE / "data" / "hospitals" / name)}
                 if group == "open":
                     policy = place / "site.toml"
-                    policy.write_text("[policy]\n" + to_toml(jobs.tree.named(OPEN, "policy")))
+                    policy.write_text("[policy]\n" + to_toml(OPEN))
                     options["policy"] = str(policy)
                 else:
                     (place / "state" / "policy").mkdir()
@@ -467,7 +408,7 @@ def federation(jobs: Jobs, group: str, first: str = "", stubs: Path | None = Non
             else:
                 options |= {"partition-id": k, "num-partitions": SITES}
             command = [*jobs.tree.command("edelweiss-site"), "join", "--insecure", "--superlink", fleet]
-            command += [f"--{key}={value}" for key, value in jobs.tree.named(options, "site").items()]
+            command += [f"--{key}={value}" for key, value in options.items()]
             path = f"{first}{os.pathsep}{jobs.tree.root}" if first and not k else str(jobs.tree.root)
             own = environment | {"FLWR_HOME": str(place), "PYTHONPATH": path}
             if k:
@@ -510,7 +451,8 @@ class Submitter:
         command = [sys.executable, str(HERE / "warm.py"), "--serve", self.socket, str(self.ended)]
         stack.enter_context(process(command, os.environ | quiet_flower(self.home), self.home, self.home / "warm.log"))
         os.environ |= {"BASELINE_WARM": self.socket, "BASELINE_LOG": str(self.log)}
-        stage(jobs.tree, self.home / "app")
+        sys.path.insert(0, str(jobs.tree.root))
+        importlib.import_module("edelweiss.lab.submission").stage(self.home / "app")
         deadline = time.monotonic() + 300
         while not Path(self.socket).exists():
             if time.monotonic() > deadline:
@@ -546,24 +488,9 @@ class Submitter:
 def ask_warm(path: str, words: list[str], environment: Any, cwd: Path, log: Path) -> None:
     with socket.socket(socket.AF_UNIX) as line:
         line.connect(path)
-        told = {"words": words, "env": dict(environment), "cwd": str(cwd), "log": str(log)}
-        line.sendall(json.dumps(told).encode() + b"\n")
+        request = {"words": words, "env": dict(environment), "cwd": str(cwd), "log": str(log)}
+        line.sendall(json.dumps(request).encode() + b"\n")
         line.recv(16)
-
-
-def stage(tree: Tree, folder: Path) -> None:
-    """Copy what the bundle will hold: with the tree's own function if it has one."""
-    sys.path.insert(0, str(tree.root))
-    for where in ("server_app.submission", "server_app.submit", "lab.submission"):
-        with suppress(ImportError, AttributeError, TypeError):
-            importlib.import_module(tree.module(where)).stage(folder)
-            return
-    print("staged by hashes.py", flush=True)
-    for pattern in ["pyproject.toml", *tree.project["tool"]["flwr"]["app"]["fab-include"]]:
-        for source in tree.root.glob(pattern):
-            target = folder / source.relative_to(tree.root)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source, target)
 
 
 def deployment(jobs: Jobs) -> None:

@@ -33,7 +33,7 @@ NEEDS = {
     "invariant-logistic": {"invariant-logistic.inner-samples": 3},
     "saddle": {"saddle.dimension": 5},
 }
-OWN = {"npa": {"local-steps": 1, "npa.batch": 32}, "saddle": {}}
+OWN = {"npa": {"local-steps": 1, "npa.batch": 32}, "fedbn": {"model": "mlp-bn", "bn": "local"}}
 ALL = ("local", "ray", "deployment")
 jobs: list[dict] = []
 

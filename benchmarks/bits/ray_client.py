@@ -17,7 +17,7 @@ class Client:
         self.reference, self.current = reference, current
 
     def __call__(self, message: Any, context: Any) -> Any:
-        told = json.loads(Path(self.current).read_text())
-        context = Context(told["run_id"], context.node_id, context.node_config, RecordDict(), told["run_config"])
+        job = json.loads(Path(self.current).read_text())
+        context = Context(job["run_id"], context.node_id, context.node_config, RecordDict(), job["run_config"])
         module, _, name = self.reference.partition(":")
         return getattr(importlib.import_module(module), name)(message, context)

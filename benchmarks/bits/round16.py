@@ -52,11 +52,11 @@ LINES = {
 }
 
 
-def played(run: Any, tree: Any, job: dict[str, Any], rounds: int) -> tuple[list[float], float]:
+def played(run: Any, job: dict[str, Any], rounds: int) -> tuple[list[float], float]:
     """Seconds of each round, and CPU seconds of the process in all."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         began = time.process_time()
-        run(tree.named(UNTIMED | job | {"rounds": rounds, "runs-dir": folder, "run-name": "r"}))
+        run(UNTIMED | job | {"rounds": rounds, "runs-dir": folder, "run-name": "r"})
         cpu = time.process_time() - began
         lines = (Path(folder) / "r" / "metrics.jsonl").read_text().splitlines()
     return [json.loads(line)["seconds"] for line in lines], cpu
@@ -67,13 +67,12 @@ def measure(root: str, name: str) -> dict[str, float]:
 
     tree = hashes.Tree(root)
     os.chdir(tree.root)
-    sys.path.insert(0, str(tree.root))
     run, job = hashes.simulator(tree), LINES[name]
     short, long = (10, 210) if job is FIXED else (1, 9)
     if job is FIXED:
-        played(run, tree, job, short)  # warm
-    _, before = played(run, tree, job, short)
-    seconds, after = played(run, tree, job, long)
+        played(run, job, short)  # warm
+    _, before = played(run, job, short)
+    seconds, after = played(run, job, long)
     cpu = (after - before) / (long - short) if job["workers"] == 1 else float("nan")
     return {"median": statistics.median(seconds[2:]), "least": min(seconds[2:]), "cpu": cpu}
 

@@ -24,23 +24,23 @@ def ask(words: list[str], log: str = "") -> None:
     """Have a command run, with this process's environment and folder."""
     with socket.socket(socket.AF_UNIX) as line:
         line.connect(os.environ[ENV])
-        told = {"words": words, "env": dict(os.environ), "cwd": os.getcwd(), "log": log}
-        line.sendall(json.dumps(told).encode() + b"\n")
+        request = {"words": words, "env": dict(os.environ), "cwd": os.getcwd(), "log": log}
+        line.sendall(json.dumps(request).encode() + b"\n")
         line.recv(16)
 
 
-def command(told: dict) -> int:
+def command(request: dict) -> int:
     """Be the command; in a fork."""
-    os.chdir(told["cwd"])
+    os.chdir(request["cwd"])
     os.environ.clear()
-    os.environ.update(told["env"])
-    out = os.open(told["log"] or os.devnull, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.environ.update(request["env"])
+    out = os.open(request["log"] or os.devnull, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(out, 1)
     os.dup2(out, 2)
-    sys.argv = told["words"]
+    sys.argv = request["words"]
     sys.path[:] = [place for place in sys.path if place != os.path.dirname(os.path.abspath(__file__))]
     try:
-        if told["words"][0] == "flwr":
+        if request["words"][0] == "flwr":
             from flwr.cli.app import app
 
             app(prog_name="flwr")
@@ -82,8 +82,8 @@ def serve(path: str, ended: str) -> None:
                 data = b""
                 while not data.endswith(b"\n"):
                     data += line.recv(65536)
-                told = json.loads(data)
-                told["words"][0] = os.path.basename(told["words"][0])
+                request = json.loads(data)
+                request["words"][0] = os.path.basename(request["words"][0])
                 if (pid := os.fork()) == 0:
                     door.close()
                     line.close()
@@ -93,12 +93,12 @@ def serve(path: str, ended: str) -> None:
                             signal.signal(
                                 number, signal.SIG_DFL if number == signal.SIGTERM else signal.default_int_handler
                             )
-                        code = command(told)
+                        code = command(request)
                         sys.stdout.flush()
                         sys.stderr.flush()
                     finally:
                         os._exit(code)
-                running[pid] = told["words"][0]
+                running[pid] = request["words"][0]
                 line.sendall(b"ok")
                 line.close()
             for pid in list(running):

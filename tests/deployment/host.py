@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shutil
@@ -18,7 +19,6 @@ from typing import Any
 import pytest
 import yaml
 
-from bin.run import free_port
 from edelweiss.lab.submission import REPO, Outcome, flower_environment, started
 from tests.deployment.processes import RUN_TIMEOUT, process_logs
 
@@ -58,6 +58,19 @@ def node_id(host: Host, hospital: str) -> str | None:
     return found[1] if found else None
 
 
+_NEXT = itertools.count(os.getpid() * 101)  # processes of tests side by side begin at different ports
+
+
+def quiet_ports() -> Iterator[int]:
+    """Yield free ports that the kernel gives to no outgoing connection before a service listens there."""
+    least = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    for number in _NEXT:
+        port = 10_000 + number % (least - 10_000)
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)):
+                yield port
+
+
 class Host:
     """This machine in the place of the containers: their commands as processes, their paths as folders.
 
@@ -68,10 +81,7 @@ class Host:
         self.root = root
         self.certificates = certificates
         wanted = [(name, port) for name in SERVICES for port in ("8000", "9092", "9099")]
-        free: set[int] = set()
-        while len(free) < len(wanted):  # a port that nobody listens at yet may be given out twice
-            free.add(free_port())
-        self.ports = dict(zip(wanted, map(str, free), strict=True))
+        self.ports = dict(zip(wanted, map(str, quiet_ports()), strict=False))
         for name in SERVICES:
             for volume in SERVICES[name].get("volumes", []):
                 self.mount(name, *volume.split(":")[:2])
