@@ -112,6 +112,12 @@ def path_of_ties(path: str) -> str:
     return path.replace(f".{name}", f".{TIES[name]}", 1) if name in TIES else ""
 
 
+def held_out(record: Record, select: str) -> float | None:
+    """Return the metric that a choice is by; of a private run, which pools nothing, by its noised histograms."""
+    found, name = metric(record, select), select.removeprefix("pooled.")
+    return metric(record, f"noised.{name}") if found is None and name != select else found
+
+
 def paths(record: Record) -> list[str]:
     """Return the path of each metric of a line that is about all sites."""
     parts = {part: found for part in ("central", "pooled", "over-sites") if isinstance(found := record.get(part), dict)}

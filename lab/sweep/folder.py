@@ -16,7 +16,7 @@ from edelweiss.common.files import as_path, read_toml, reason, unwritable
 from edelweiss.config import ConfigError
 from edelweiss.lab.compare.comparison import Comparison, require_metrics
 from edelweiss.lab.compare.folders import read
-from edelweiss.lab.compare.runs import MACHINE, lower_is_better, metric, shown
+from edelweiss.lab.compare.runs import MACHINE, held_out, lower_is_better, shown
 from edelweiss.lab.compare.text import NOTHING, number, spread, write_csv
 from edelweiss.lab.sweep.file import read as read_file
 from edelweiss.lab.sweep.job import different, parsed
@@ -234,7 +234,7 @@ def choice(sweep: Sweep[Study]) -> list[dict[str, Any]]:
             assert outcome is not None, "all runs are there"
             ended = "diverged" if outcome.diverged else f"stopped after round {job.until}" if job.until else "done"
             record = outcome.records[(job.until or len(outcome.records)) - 1] if outcome.records else {}
-            value = None if outcome.diverged else metric(record, sweep.study.select)
+            value = None if outcome.diverged else held_out(record, sweep.study.select)
             lines.append(
                 {
                     "method": method.label,

@@ -54,7 +54,9 @@ class Sweep(Generic[S]):
             iterations = before.get("rounds", 1) * before.get("local-steps", 1)
             merged["rounds"] = max(1, round(iterations / merged["local-steps"]))
         merged["algorithm"] = method.algorithm
-        own = ("", method.algorithm, merged.get("problem", "auc"))  # the tables of others change nothing
+        if merged.get("dp.epsilon") == 0:  # one of those that are compared; it has no δ and no clip
+            merged = {key: value for key, value in merged.items() if not key.startswith("dp.") or key == "dp.epsilon"}
+        own = ("", "dp", method.algorithm, merged.get("problem", "auc"))  # the tables of others change nothing
         return {key: value for key, value in merged.items() if key.rpartition(".")[0] in own and key not in MACHINE}
 
     def grid(self, method: Method) -> tuple[Settings, ...]:

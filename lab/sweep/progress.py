@@ -7,7 +7,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from edelweiss.lab.compare.runs import final
+from edelweiss.lab.compare.runs import held_out
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +39,7 @@ class Progress:
         self._there.add((job.name, job.until))
         self.fresh += 1
         assert outcome is not None, "the run has just been written"
-        value = final(outcome, self.select)
+        value = None if outcome.diverged else held_out(outcome.last, self.select)
         result = "diverged" if outcome.diverged else f"{self.select} {value:.4g}" if value is not None else "done"
         left = (time.monotonic() - self.started) / self.fresh * (self.total - self.done)
         text = f"[{self.done}/{self.total}] {job}: {result}, {outcome.seconds:.0f} s; about {left / 60:.1f} min left"

@@ -15,7 +15,7 @@ import optuna
 from optuna.trial import TrialState
 
 from edelweiss.lab.compare.grids import beyond, steps
-from edelweiss.lab.compare.runs import lower_is_better, metric
+from edelweiss.lab.compare.runs import held_out, lower_is_better
 from edelweiss.lab.sweep.study import STARTUP, distributions, point_of, rungs, seed_of
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class Search:
             for trial in trials:
                 self.jobs[trial.number] = replace(self.jobs[trial.number], until=rung)
             for trial, outcome in (yield from self._awaited(trials)):
-                value = None if outcome.diverged else metric(outcome.records[rung - 1], self.sweep.study.select)
+                value = None if outcome.diverged else held_out(outcome.records[rung - 1], self.sweep.study.select)
                 trial.report(math.nan if value is None else value, rung)
             stopped = {trial.number for trial in trials if trial.should_prune()}
             for number in sorted(stopped):
@@ -144,7 +144,7 @@ class Search:
         for trial in trials:
             self.jobs[trial.number] = replace(self.jobs[trial.number], until=0)
         for trial, outcome in (yield from self._awaited(trials)):
-            value = None if outcome.diverged else metric(outcome.last, self.sweep.study.select)
+            value = None if outcome.diverged else held_out(outcome.last, self.sweep.study.select)
             self.study.tell(trial, value, None if value is not None else TrialState.FAIL)
 
     def _awaited(self, trials: Sequence[optuna.Trial]) -> Waiting[list[tuple[optuna.Trial, Outcome]]]:

@@ -19,7 +19,7 @@ from edelweiss.common.files import read_toml
 from edelweiss.config import ConfigError, RunConfig, flatten
 from edelweiss.lab.cli import main
 from edelweiss.lab.compare.comparison import require_metrics
-from edelweiss.lab.compare.runs import OUTCOME, PAUSE, paths
+from edelweiss.lab.compare.runs import OUTCOME, PAUSE, held_out, paths
 from edelweiss.lab.sweep.file import read
 from edelweiss.lab.sweep.folder import finish, owned, winner
 from edelweiss.lab.sweep.job import Job
@@ -101,6 +101,23 @@ def test_a_base_may_be_a_file_beside_it_and_folds_are_repeated(file: Path) -> No
     assert study.place == {"device": "cpu"}
     assert study.repeat == {"seed": (0, 1, 2), "fold": (0, 1, 2)}
     assert [dict(point) for point in study.methods[0].grid] == [{"batch-size": 8}, {"batch-size": 16}]
+
+
+def test_privacy_reaches_every_run_that_has_an_epsilon(file: Path) -> None:
+    file.write_text("[base]\ndp.delta = 1e-4\n[compare]\ndp.epsilon = [0.0, 3.0]\n[tune]\ncodasca.lr = [0.01, 0.1]\n")
+    sweep = Sweep(read(file)[0], file.parent / "runs")
+    sweep.check()
+    without, private = sweep.kinds()
+    assert (without.dp_epsilon, private.dp_epsilon) == (0.0, 3.0)
+    assert (without.dp_delta, private.dp_delta) == (1e-5, 1e-4), "nothing is private, so nothing has a δ"
+
+
+def test_a_private_run_is_chosen_by_its_noised_histograms() -> None:
+    private = {"pooled": {}, "noised": {"auroc": 0.7, "auroc.Edema": 0.6}}
+    assert held_out(private, "pooled.auroc") == 0.7
+    assert held_out(private, "pooled.auroc.Edema") == 0.6
+    assert held_out({"pooled": {"auroc": 0.8}}, "pooled.auroc") == 0.8
+    assert held_out(private, "over-sites.auroc.mean") is None
 
 
 def test_ranges_are_drawn_from_whole_numbers_where_their_ends_are(file: Path) -> None:
