@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from benchmarks import price
 from benchmarks.comparisons import sections
 from benchmarks.pictures import CAPTIONS, draw
+from benchmarks.studies.private import EPSILON
 from benchmarks.sweep import Sweep
 from benchmarks.tables import Tables, csv_lines, gather, table
 from edelweiss.lab.compare.grids import FACTOR
@@ -57,12 +59,14 @@ def markdown(sweep: Sweep, tables: Tables) -> str:
     versions = {run.outcome.version for rows in tables.values() for row in rows for run in row.runs}
     if len(versions) > 1:
         parts.append(f"These runs are of {len(versions)} versions of the code: {', '.join(sorted(versions))}.")
-    if len(sweep.study.compare) > 1:
+    private = EPSILON in sweep.study.compare
+    parts += [*price.sections(sweep, tables), "All runs:"] if private else []
+    if private or len(sweep.study.compare) > 1:
         parts.append(table(sweep, tables, tuple(sweep.study.compare)))
     else:
         for cell, rows in tables.items():
             if cell:
-                parts.append(f"**{shown(dict(cell))}**")
+                parts.append(f"**{sweep.study.named(dict(cell))}**")
             parts.append(table(sweep, {cell: rows}))
     parts += sections(sweep.study, tables)
     parts.append(duration(sweep, tables))
@@ -112,11 +116,12 @@ def choice(sweep: Sweep) -> str:
     """Say how the points were chosen."""
     study, points = sweep.study, len(sweep.grid(sweep.study.methods[0]))
     what = f"{points} points drawn from its own ranges" if study.trials else f"its own grid of {points} points"
+    private = ", and that sites under privacy tell of in noised histograms" * (EPSILON in study.compare)
     fixed = shown({key: values[0] for key, values in study.compare.items() if key not in study.tune_by})
     text = (
         f"{'Search' if study.trials else 'Step sizes'}: for each method the best of {what}, by `{study.select}` (the "
-        f"samples that the sites hold out) at seed {study.tuning_seed}{f' and {fixed}' * bool(fixed)}, which no number "
-        "below uses."
+        f"samples that the sites hold out{private}) at seed {study.tuning_seed}{f' and {fixed}' * bool(fixed)}, which "
+        "no number below uses."
     )
     if study.trials:
         text += f" What they were drawn from:\n\n{ranges(sweep)}"

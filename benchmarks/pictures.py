@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from benchmarks.studies import Study
     from benchmarks.tables import Cell, Row, Tables
 
 CAPTIONS = {
@@ -34,7 +35,7 @@ def draw(sweep: Sweep, tables: Tables, path: Path) -> None:
     if study.picture == "points":
         figure, axes = points(next(iter(tables.values())), study.report)
     elif study.picture == "axis":
-        figure, axes = axis(tables, *next(iter(study.report.items())))
+        figure, axes = axis(study, tables)
     else:
         wanted = {path: title for path, title in study.report.items() if title in (study.curves or (title,))}
         figure, axes = panels(tables, wanted, len([*study.compare.values()][-1]) if study.compare else 1)
@@ -97,10 +98,11 @@ def points(rows: Sequence[Row], report: Mapping[str, str]) -> tuple[Figure, Axes
     return figure, axes
 
 
-def axis(tables: Tables, path: str, heading: str) -> tuple[Figure, Axes]:
-    """Draw a metric after the last round against the last key of a cell: a panel per choice of the other keys."""
+def axis(study: Study, tables: Tables) -> tuple[Figure, Axes]:
+    """Draw the first metric after the last round against the last key: a panel per choice of the other keys."""
     from matplotlib.figure import Figure
 
+    path, heading = next(iter(study.report.items()))
     blocks: dict[Cell, list[tuple[Any, list[Row]]]] = defaultdict(list)
     for cell, rows in tables.items():
         blocks[cell[:-1]].append((cell[-1][1], rows))
@@ -108,14 +110,18 @@ def axis(tables: Tables, path: str, heading: str) -> tuple[Figure, Axes]:
     figure = Figure(figsize=(max(4.2 * len(blocks), 6.5), 4.2), layout="constrained", dpi=100)
     grid = figure.subplots(1, len(blocks), squeeze=False, sharey="row")[0]
     for axes, (others, line) in zip(grid, blocks.items(), strict=True):
+        values = [value for value, _ in line]
+        numbers = all(isinstance(value, int | float) and value > 0 for value in values)
+        places = values if numbers else list(range(len(values)))  # side by side, if not on a logarithmic scale
         for place, first in enumerate(line[0][1]):
+            if not any(rows[place].values(path) for _, rows in line):  # it has no such metric
+                continue
             means, deviations = zip(*(spread(rows[place].values(path)) for _, rows in line), strict=True)
-            values = [value for value, _ in line]
             kind = {"marker": "o", "markersize": 4, "capsize": 2, **style(place)}
-            axes.errorbar(values, means, deviations, label=first.method.label, **kind)
-        if all(isinstance(value, int | float) and value > 0 for value, _ in line):
+            axes.errorbar(places, means, deviations, label=first.method.label, **kind)
+        if places is values:
             axes.set_xscale("log", base=2)
-        axes.set_xticks([value for value, _ in line], [str(value) for value, _ in line])
-        axes.set(xlabel=key, ylabel=heading if axes is grid[0] else "", title=shown(dict(others)))
+        axes.set_xticks(places, [study.named({key: value}).rpartition("=")[2] for value in values])
+        axes.set(xlabel=key, ylabel=heading if axes is grid[0] else "", title=study.named(dict(others)))
         axes.grid(alpha=0.3)
     return figure, grid[0]

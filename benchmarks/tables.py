@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.sweep import Sweep
 from edelweiss.lab.compare.groups import Group
-from edelweiss.lab.compare.runs import final, metric, shown
+from edelweiss.lab.compare.runs import final, held_out, metric, shown
 from edelweiss.lab.compare.text import NOTHING, amount, markdown, number, remark, spread
 from edelweiss.lab.sweep.job import combinations
 
@@ -99,7 +99,7 @@ def csv_lines(sweep: Sweep, tables: Tables) -> list[dict[str, Any]]:
         line: dict[str, Any] = {"use": use, "method": method.label, "algorithm": method.algorithm, **cell}
         line |= {"step sizes": shown(point), **run.repeat}
         line |= {"rounds": len(run.outcome.records), "outcome": "diverged" if run.outcome.diverged else "done"}
-        line[f"held out: {study.select}"] = final(run.outcome, study.select)
+        line[f"held out: {study.select}"] = None if run.outcome.diverged else held_out(run.outcome.last, study.select)
         if use == "reported":
             line |= {heading: final(run.outcome, path) for path, heading in study.report.items()}
         costs = {kind: run.spending(kind) for kind in COSTS}
@@ -121,7 +121,7 @@ def table(sweep: Sweep, tables: Tables, keys: Sequence[str] = ()) -> str:
     point = "chosen" if sweep.study.trials else "step sizes"
     lines = [[*keys, "method", point, *columns], ["---"] * (len(keys) + 2) + ["---:"] * len(columns)]
     for cell, row in every:
-        place = [shown({key: dict(cell)[key]}).partition("=")[2] for key in keys]
+        place = [sweep.study.named({key: dict(cell)[key]}).rpartition("=")[2] for key in keys]
         if row.runs:
             edge = " *" * sweep.on_edge(row.method, row.chosen or {}, dict(cell))
             name = [row.method.label + remark(row), step_sizes(row.chosen or {}) + edge]

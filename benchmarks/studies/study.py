@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from edelweiss.lab.compare.runs import Settings
+from edelweiss.common import Value
+from edelweiss.lab.compare.runs import Settings, shown
 from edelweiss.lab.sweep import study
 
 REPO = Path(__file__).resolve().parents[2]
@@ -67,7 +68,13 @@ class Study(study.Study):
     within: float | None = None
     # whether the command draws the data, see `benchmarks.xrays`; with `--full` it takes true ones
     generated: bool = False
+    # what a value of a key that is compared is called, where its number says little
+    names: Mapping[str, Mapping[Value, str]] = field(default_factory=dict)
     # if set, the run-config of a run whose model those of the study start from that name one in `init-from`: one for
     # each seed
     first_stage: Path | None = None
     first_reduced: Settings = field(default_factory=dict)  # what a default run changes of it
+
+    def named(self, settings: Settings) -> str:
+        """Write settings that are compared in few words, by their names where they have some."""
+        return ", ".join(self.names.get(key, {}).get(value) or shown({key: value}) for key, value in settings.items())

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from benchmarks.pages import markdown
+from benchmarks.studies import Value
 from benchmarks.sweep import Sweep
+from benchmarks.tables import gather
 from edelweiss.lab.compare.runs import OUTCOME
 from edelweiss.lab.sweep.job import Job, parsed
 
@@ -32,3 +35,19 @@ def every_run(sweep: Sweep) -> list[Job]:
     methods = sweep.study.methods
     tuning = [job for method in methods for job in sweep.tuning(method)]
     return tuning + [job for method in methods for job in sweep.reported(method, sweep.grid(method)[0])]
+
+
+def lines(sweep: Sweep, start: str) -> list[str]:
+    """The lines of the page's table whose first line starts so."""
+    text = markdown(sweep, gather(sweep))
+    return text[text.index(start) :].partition("\n\n")[0].splitlines()
+
+
+def run(sweep: Sweep, tests: dict[str, dict[tuple[Value, ...], float]]) -> None:
+    """Pretend runs with these values, by method and by (cell, seed)."""
+    for each in sweep.study.methods:
+        for job in sweep.tuning(each):
+            pretend(sweep, job, held_out=0.6)
+        for job in sweep.reported(each, sweep.grid(each)[0]):
+            if (place := (*job.cell.values(), job.settings["seed"])) in tests[each.label]:
+                pretend(sweep, job, held_out=0.6, test=tests[each.label][place])

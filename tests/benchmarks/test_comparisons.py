@@ -8,27 +8,10 @@ import pytest
 
 from benchmarks.comparisons import stays
 from benchmarks.pages import markdown
-from benchmarks.studies import Value
 from benchmarks.sweep import Sweep
 from benchmarks.tables import gather
 from edelweiss.lab.compare.groups import half_width
-from tests.benchmarks.pretended import pretend
-
-
-def lines(sweep: Sweep, start: str) -> list[str]:
-    """The lines of the page's table whose first line starts so."""
-    text = markdown(sweep, gather(sweep))
-    return text[text.index(start) :].partition("\n\n")[0].splitlines()
-
-
-def run(sweep: Sweep, tests: dict[str, dict[tuple[Value, ...], float]]) -> None:
-    """Pretend runs with these values, by method and by (cell, seed)."""
-    for each in sweep.study.methods:
-        for job in sweep.tuning(each):
-            pretend(sweep, job, held_out=0.6)
-        for job in sweep.reported(each, sweep.grid(each)[0]):
-            if (place := (*job.cell.values(), job.settings["seed"])) in tests[each.label]:
-                pretend(sweep, job, held_out=0.6, test=tests[each.label][place])
+from tests.benchmarks.pretended import lines, run
 
 
 def test_half_the_width_of_an_interval_is_students() -> None:

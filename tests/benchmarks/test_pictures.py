@@ -78,7 +78,7 @@ def test_an_axis_shows_the_last_values_against_a_key_in_a_panel_for_each_choice_
     sweep = replace(sweep, study=replace(sweep.study, compare=keys))
     for job in every_run(sweep):
         pretend(sweep, job, held_out=0.6, test=job.settings["local-steps"] / 10 + job.settings["seed"] / 100)  # type: ignore[operator]
-    figure, _ = axis(gather(sweep), "central.auroc", "AUROC")
+    figure, _ = axis(sweep.study, gather(sweep))
     assert [axes.get_title() for axes in figure.axes] == ["concentration=0.5", "concentration=1"]
     for axes in figure.axes:
         assert len(axes.containers) == len(sweep.study.methods)

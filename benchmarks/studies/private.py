@@ -1,0 +1,95 @@
+"""What differential privacy at the sites costs in AUROC, at several ε; see `benchmarks.price`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from benchmarks.studies.study import REPO, Method, Settings, Study
+from edelweiss.common import Value
+
+EPSILON = "dp.epsilon"
+EPSILONS = (0.0, 8.0, 3.0, 1.0)
+_PROBLEMS = {"fedavg": "bce", "fedprox": "bce", "codasca": "auc", "fmgda": "auc", "ditto": "bce"}
+_STEPS = (0.1, 0.3, 1.0)
+_SEEDS: Mapping[str, tuple[Value, ...]] = {"seed": (0, 1, 2, 3, 4)}
+_ALIKE = "A step of fmgda and of ditto takes two gradients. All have a clip of 1, the default."
+_OWN = (
+    "ditto has a model for each site, and none for the common test set: its AUROC is that of held-out patients, "
+    "without privacy the sites' mean (`held out`), under privacy over the pairs within sites, from noised histograms "
+    "(`noised`); where positives do not stand out of the noise at every seed it has none."
+)
+
+
+def _method(algorithm: str) -> Method:
+    """Return a method with a step size for x, and the same for y where there is one."""
+    problem = _PROBLEMS[algorithm]
+    keys = [f"{algorithm}.lr", *([f"{algorithm}.lr-dual"] if algorithm == "fmgda" else [])]
+    grid = tuple(dict.fromkeys(keys, step) for step in _STEPS)
+    settings: Settings = {"problem": problem}
+    return Method(label=f"{algorithm}-{problem}", algorithm=algorithm, settings=settings, grid=grid)
+
+
+def _study(
+    name: str,
+    title: str,
+    note: str,
+    compare: Mapping[str, tuple[Value, ...]] | None = None,
+    names: Mapping[str, Mapping[Value, str]] | None = None,
+) -> Study:
+    """Return a study of all methods, with a choice of their own for every value that is compared."""
+    compare = {**(compare or {}), EPSILON: EPSILONS}
+    return Study(
+        name=f"privacy-{name}",
+        title=title,
+        experiment=REPO / f"experiments/privacy/{name}.toml",
+        methods=tuple(map(_method, _PROBLEMS)),
+        report={"central.auroc": "AUROC", "noised.auroc": "noised", "over-sites.auroc.mean": "held out"},
+        compare=compare,
+        repeat=_SEEDS,
+        note=f"{note} {_ALIKE} {_OWN}",
+        tune_by=tuple(compare),
+        extend=0,
+        picture="axis",
+        names={EPSILON: {0.0: "∞"}, **(names or {})},
+    )
+
+
+PATIENTS: Mapping[Value, int] = {0.2: 6000, 0.7333: 2000, 0.9733: 200}
+"""Patients that each of 8 sites trains on, of 7,500, by the share that it holds out."""
+
+MNIST = _study(
+    "mnist",
+    "What privacy costs on MNIST, one digit of ten positive, 8 sites",
+    "AUROC on MNIST's test set, digit 8 against the rest. A site has 7,500 images, each a patient, and holds out what "
+    "it does not train on: with 200 patients 7,300, which no hospital of that size has, so that its steps are chosen "
+    "with less noise than such a hospital's would be.",
+    compare={"holdout-share": tuple(PATIENTS)},
+    names={"holdout-share": {share: f"{count:,} patients a site" for share, count in PATIENTS.items()}},
+)
+
+HEART = _study(
+    "heart",
+    "What privacy costs on heart disease, the four hospitals",
+    "AUROC on a common test set of a quarter of all patients, drawn anew with each seed; δ = 0.0001. A linear model.",
+)
+
+XRAYS = replace(
+    _study(
+        "xrays",
+        "What privacy costs on generated chest X-rays of five sources, a hospital each",
+        "The command draws the images first (`python -m benchmarks.xrays`, seed 0), in the folder of its runs. AUROC "
+        "for atelectasis on a common test set of a quarter of every source, drawn anew with each seed. A patient may "
+        "have several images, which count as one.",
+    ),
+    compare={EPSILON: (0.0, 8.0, 1.0)},
+    repeat={"seed": (0, 1, 2)},
+    reduced={"image-size": 16, "batch-size": 32},
+    size=(
+        "Reduced: images of 16 x 16 pixels instead of 32 x 32, batches of 32 patients instead of 128; three seeds "
+        "instead of five, and no ε = 3."
+    ),
+    generated=True,
+)
+
+STUDIES = (HEART,)
