@@ -5,30 +5,35 @@ A patient's gradient is the mean over the patient's rows of the gradient of `Net
 nothing in place of what they count moves the sum by at most the clip: the norm is taken of the very numbers that are
 added, in float64, and a gradient that is not finite counts 0. (The rows stay where they are, so that nobody else's
 gradient is rounded in another way; a model at the edge of what float32 holds would tell how many rows there are.)
-Networks of linear layers give the norm from the layers' inputs and output gradients (Goodfellow 2015,
-arXiv:1510.01799), without the gradient itself; others give it row by row, in blocks that bound the memory.
+Rows share a pass through a network of linear layers, convolutions and group norm. Inputs and output gradients of its
+layers give the norms, without the gradients themselves where that is less work (Goodfellow 2015, arXiv:1510.01799; of
+convolutions Bu et al. 2022, arXiv:2205.10683), in blocks that bound the memory. Networks from outside are taken row by
+row.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
-from itertools import combinations_with_replacement, pairwise
-from typing import TYPE_CHECKING
+from functools import cached_property, partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
+from torch.linalg import vecdot
+from torch.nn import functional
 
 from edelweiss.common import PROCESS_CACHE
-from edelweiss.models import MODELS
+from edelweiss.models import MODELS, FlatNetwork
 from edelweiss.models.dropout import Dropout
 from edelweiss.problems.network import NetworkProblem, channels_last, evaluation_batch
 
 if TYPE_CHECKING:
     from edelweiss.datasets import Samples
-    from edelweiss.models import FlatNetwork
     from edelweiss.problems import Batch, Problem
 
 MOST_NUMBERS = 2**25  # of a block of gradients: 128 MB in float32
@@ -49,9 +54,9 @@ class Term:
         """Return the gradient here of `NetworkProblem.public_part`, of weight 1: by the scalars in x and by y."""
         if self._public is None:
             point = [part.detach().clone().requires_grad_() for part in (self.x[problem.network.size :], self.dual)]
-            value = problem.public_part(*point) if sum(map(len, point)) else point[0].sum()
-            parts = torch.autograd.grad(value, point, materialize_grads=True) if value.requires_grad else point
-            self._public = torch.cat(parts) if value.requires_grad else torch.zeros_like(torch.cat(point).detach())
+            self._public = torch.cat(point).detach().zero_()
+            if len(self._public) and (value := problem.public_part(*point)).requires_grad:
+                self._public = torch.cat(torch.autograd.grad(value, point, materialize_grads=True))
         return self._public
 
 
@@ -73,7 +78,7 @@ class Rows:
     owners: Tensor
     shares: Tensor
 
-    @property
+    @cached_property
     def single(self) -> bool:
         """Whether each patient has one row."""
         return len(self.owners) == 0 or int(self.owners[-1]) == len(self.owners) - 1
@@ -97,23 +102,19 @@ def clipped_sum(problem: NetworkProblem, samples: Samples, rows: Rows, terms: Se
     network.train(True)
     size = len(terms[0].x) + len(terms[0].dual)
     total = torch.zeros(size, dtype=torch.float64, device=problem.device)
-    layers = _dense(problem)
-    ghost = layers is not None and rows.single
-    block = (
-        evaluation_batch(samples.shape) if ghost else max(1, min(evaluation_batch(samples.shape), MOST_NUMBERS // size))
-    )
+    layers = _layers(problem)
+    numbers = layers.numbers(len(terms)) if layers and rows.single else size
+    block = max(1, min(evaluation_batch(samples.shape), MOST_NUMBERS // numbers))
     unfinished = total.new_zeros(0)  # the gradient so far of a patient whose rows go on in the next block
     starts = [*range(0, len(rows.positions), block), len(rows.positions)]
     for start, end in pairwise(starts):
         part = slice(start, end)
         batch = samples.batch(rows.positions[part].to(samples.rows.device))
-        if ghost and layers is not None:
-            _add_clipped(total, [_Factors.of(problem, term, batch, layers) for term in terms], terms, clip)
+        if layers and rows.single:
+            _Gradients.of(problem, terms, batch, layers).add_clipped(total, clip)
             continue
         owners = rows.owners[part]
-        each = _weighted_gradients(problem, terms[0], batch, layers)
-        for term in terms[1:]:
-            each += _weighted_gradients(problem, term, batch, layers)
+        each = _gradients(problem, terms, batch, layers)
         if not rows.single:
             mine = (owners - owners[0]).to(each.device)
             each = each.new_zeros(int(mine[-1]) + 1, size).index_add_(0, mine, each * rows.shares[part, None].to(each))
@@ -159,7 +160,7 @@ def refusal(problem: Problem) -> str:
     inputs = torch.zeros(2, *problem.setting.data_summary.shape, device=problem.device)
     term = Term(start["x"], start.get("y"))
     try:
-        _gradients(problem, term, (inputs, labels), _dense(problem))
+        _gradients(problem, [term], (inputs, labels), _layers(problem))
     except (RuntimeError, TypeError, ValueError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         return f"model = {model!r} or problem = {name!r} cannot be differentiated patient by patient ({reason})"
@@ -193,21 +194,11 @@ def _factors(norms: Tensor, clip: float) -> Tensor:
     return torch.where(norms <= MOST_NORM, factors, 0.0)
 
 
-def _weighted_gradients(problem: NetworkProblem, term: Term, batch: Batch, layers: Dense | None) -> Tensor:
-    each, (by_x, by_y) = _gradients(problem, term, batch, layers), term.weights
-    if not by_x == by_y == 1.0:
-        each[:, : len(term.x)] *= by_x
-        each[:, len(term.x) :] *= by_y
-    return each
-
-
-def _gradients(problem: NetworkProblem, term: Term, batch: Batch, layers: Dense | None) -> Tensor:
-    """Return the gradient of each row of a batch, shape (r, d + p)."""
-    if layers is not None:
-        return _Factors.of(problem, term, batch, layers).gradients()
+def _gradients(problem: NetworkProblem, terms: Sequence[Term], batch: Batch, layers: Layers | None) -> Tensor:
+    """Return the gradient of each row of a batch, shape (r, d + p): the weighted sum over terms."""
+    if layers:
+        return _Gradients.of(problem, terms, batch, layers).in_full()
     network, (inputs, labels) = problem.network, batch
-    if problem.setting.architecture.model in MODELS.built_in and _is_built_in(problem) and term.x.device.type == "cpu":
-        return _one_by_one(problem, term, batch)
 
     def part(x: Tensor, y: Tensor, one: Tensor, label: Tensor) -> Tensor:
         with problem.forward_precision():
@@ -215,155 +206,294 @@ def _gradients(problem: NetworkProblem, term: Term, batch: Batch, layers: Dense 
         return problem.patient_part(problem.squeeze_outputs(outputs), label[None], x[network.size :], y)
 
     by_point = vmap(grad(part, argnums=(0, 1)), in_dims=(None, None, 0, 0), randomness="different")
-    with network.drawing():
-        by_x, by_y = by_point(term.x.detach(), term.dual.detach(), inputs, labels)
-    each = torch.cat([by_x, by_y], 1)
-    each[:, network.size :] -= term.public(problem)
-    return each
+    total = inputs.new_zeros(())
+    for term in terms:
+        with network.drawing():
+            by_x, by_y = by_point(term.x.detach(), term.dual.detach(), inputs, labels)
+        each = torch.cat([by_x, by_y], 1)
+        each[:, network.size :] -= term.public(problem)
+        each[:, : len(term.x)] *= term.weights[0]
+        each[:, len(term.x) :] *= term.weights[1]
+        total = total + each
+    return total
 
 
 @dataclass(frozen=True)
-class Dense:
-    """A network of linear layers: all its layers in order, and where the parameters of the linear ones lie in x."""
+class Layer:
+    """A layer whose parameters are a weight and perhaps a bias.
 
-    layers: tuple[nn.Module, ...]
-    spans: tuple[tuple[slice, slice | None], ...]
+    A row's gradient by its weight is Σ_l b_l a_lᵀ over l < ``places``: a_l are inputs of the layer and b_l the row's
+    gradient by its outputs, at a place of the image that a convolution moves over; other layers have one place.
+    """
+
+    module: nn.Module
+    weight: slice  # where it lies in x
+    bias: slice | None
+    shape: tuple[int, int]  # (out, in): of the weight as a matrix
+    places: int
+
+    def ghost(self, terms: int) -> bool:
+        """Whether a norm is found from inner products of a_l and b_l, without the gradient: less work and memory."""
+        places, (out, width) = terms * self.places, self.shape
+        return not isinstance(self.module, nn.GroupNorm) and (places == 1 or 2 * places**2 <= out * width)
+
+    def numbers(self, terms: int) -> int:
+        """Return how many numbers a row takes: what is kept of it, and what is made of that for a while."""
+        out, width = self.shape
+        return terms * self.places * (2 * width + out) + (0 if self.ghost(terms) else out * width)
+
+    def factors(self, inputs: Tensor, by_outputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return a of shape (r, places, in) and b of shape (r, places, out)."""
+        if isinstance(self.module, nn.Conv2d):
+            form: Any = self.module
+            a = functional.unfold(inputs, form.kernel_size, form.dilation, form.padding, form.stride).mT
+            return a, by_outputs.flatten(2).mT
+        if isinstance(self.module, nn.GroupNorm):  # per channel: the sums over its image are all that is needed
+            normed = functional.group_norm(inputs, self.module.num_groups, eps=self.module.eps)
+            return (by_outputs * normed).flatten(2).sum(2)[:, None], by_outputs.flatten(2).sum(2)[:, None]
+        return inputs[:, None], by_outputs[:, None]
 
 
-def dense_layers(network: FlatNetwork) -> Dense | None:
-    """Return the layers of a network of linear layers, ReLU and dropout; None for any other."""
+@dataclass(frozen=True)
+class Layers:
+    """All parameters of a network, layer by layer."""
+
+    each: tuple[Layer, ...]
+
+    def numbers(self, terms: int) -> int:
+        """Return how many numbers a row takes."""
+        return sum(layer.numbers(terms) for layer in self.each)
+
+    @contextmanager
+    def recorded(self) -> Iterator[list[tuple[Tensor, Tensor]]]:
+        """Collect inputs and outputs of the layers, in order, of a forward pass in the block."""
+        seen: list[tuple[Tensor, Tensor]] = []
+
+        def note(module: nn.Module, given: tuple[Tensor], output: Tensor) -> Tensor | None:
+            seen.append((given[0], output))
+            return output.clone() if isinstance(module, nn.GroupNorm) else None  # networks overwrite what it returns
+
+        hooks = [layer.module.register_forward_hook(note) for layer in self.each]
+        try:
+            yield seen
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+
+_LAYERS: WeakKeyDictionary[FlatNetwork, Layers | None] = WeakKeyDictionary()
+PLAIN = (nn.ReLU, nn.Flatten, nn.Identity, Dropout, nn.Dropout, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d)
+
+
+def _layers(problem: NetworkProblem) -> Layers | None:
+    """Return the layers that rows may share a pass through; None where one row might see the others.
+
+    That is so in code from outside: in a network that is neither built in nor a sequence of PyTorch's own layers.
+    """
+    network = problem.network
+    if not type(problem).__module__.startswith(BUILT_IN):
+        return None
+    if network not in _LAYERS:
+        known = problem.setting.architecture.model in MODELS.built_in or _is_plain(network.module)
+        _LAYERS[network] = layers_of(network, problem.setting.data_summary.shape) if known else None
+    return _LAYERS[network]
+
+
+def layers_of(network: FlatNetwork, shape: Sequence[int]) -> Layers | None:
+    """Return the layers of a network of linear layers, convolutions and group norm, in the order of a pass.
+
+    None for any other, and for one with parameters that are frozen or shared.
+    """
+    found: list[Layer] = []
     names = {module: name for name, module in network.module.named_modules()}
-    leaves = [*_leaves(network.module)]
-    known = (nn.Linear, nn.ReLU, nn.Flatten, nn.Identity, Dropout, nn.Dropout)
-    if any(type(leaf) not in known or leaf._forward_hooks or leaf._forward_pre_hooks for leaf in leaves):
+
+    def note(module: nn.Module, given: Any, output: Tensor) -> None:
+        weight: Tensor = module.weight  # type: ignore[assignment]
+        matrix = (len(weight), weight[0].numel()) if weight.ndim > 1 else (1, len(weight))
+        span, bias = network.spans.get(f"{names[module]}.weight"), network.spans.get(f"{names[module]}.bias")
+        places = output[0, 0].numel() if isinstance(module, nn.Conv2d) else 1
+        if span is not None:
+            found.append(Layer(module, span, bias, matrix, places))
+
+    own = [module for module in names if [*module.parameters(recurse=False)]]
+    if not all(_is_recordable(module) for module in own):
         return None
-    if any(isinstance(leaf, nn.ReLU | nn.Dropout) and leaf.inplace for leaf in leaves):
-        return None
-    linear = [leaf for leaf in leaves if isinstance(leaf, nn.Linear)]
-    spans = network.spans
-    found = [(spans.get(f"{names[each]}.weight"), spans.get(f"{names[each]}.bias")) for each in linear]
-    if sum(span.stop - span.start for pair in found for span in pair if span) != network.size:
-        return None  # frozen or shared parameters
-    if not all(weight for weight, _ in found) or not leaves or len(set(map(id, linear))) < len(linear):
-        return None
-    return Dense(tuple(leaves), tuple((weight, bias) for weight, bias in found if weight))
+    hooks = [module.register_forward_hook(note) for module in own]
+    try:
+        with torch.no_grad(), network.drawing():
+            parameter = next(network.module.parameters())
+            network.module(torch.zeros(1, *shape, device=parameter.device, dtype=parameter.dtype))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    spans = [span for layer in found for span in (layer.weight, layer.bias) if span is not None]
+    whole = sum(span.stop - span.start for span in spans) == network.size
+    return Layers(tuple(found)) if whole and len(found) == len(own) else None
 
 
-def _one_by_one(problem: NetworkProblem, term: Term, batch: Batch) -> Tensor:
-    """Return the gradient of each row, shape (r, d + p), by a pass for each.
-
-    On a processor that takes less time than ``vmap``, whose convolutions are grouped: half for cnn-mnist. A network
-    from outside could carry something over from row to row, in a buffer; ``vmap`` refuses that.
-    """
-    network, (inputs, labels) = problem.network, batch
-    network.bind(term.x)
-    each = []
-    for row, label in zip(torch.split(inputs, 1), torch.split(labels, 1), strict=True):
-        scalars, y = (part.detach().requires_grad_() for part in (term.x[network.size :], term.dual))
-        with problem.forward_precision():
-            outputs = network.forward(channels_last(problem.transform(row, y)))
-        value = problem.patient_part(problem.squeeze_outputs(outputs), label, scalars, y)
-        by_x, *rest = network.gradient(value, [scalars, y])
-        each.append(torch.cat([by_x, torch.cat(rest) - term.public(problem)]))
-    return torch.stack(each)
+def _is_recordable(module: nn.Module) -> bool:
+    if type(module) is nn.Conv2d:
+        return module.groups == 1 and module.padding_mode == "zeros" and not isinstance(module.padding, str)
+    return type(module) in (nn.Linear, nn.GroupNorm)
 
 
-def _is_built_in(problem: NetworkProblem) -> bool:
-    return type(problem).__module__.startswith(BUILT_IN)
-
-
-def _dense(problem: NetworkProblem) -> Dense | None:
-    """Return the layers that rows may share a pass through: in code from outside one row could see the others."""
-    return dense_layers(problem.network) if _is_built_in(problem) else None
-
-
-def _leaves(module: nn.Module) -> Iterator[nn.Module]:
+def _is_plain(module: nn.Module) -> bool:
+    """Whether a network is a sequence of PyTorch's own layers, which keep rows apart and change no input."""
     if type(module) is nn.Sequential:
-        for child in module:
-            yield from _leaves(child)
-    else:
-        yield module
+        return all(map(_is_plain, module))
+    if module._forward_hooks or module._forward_pre_hooks or getattr(module, "inplace", False):
+        return False
+    return type(module) in PLAIN or _is_recordable(module)
 
 
 @dataclass(frozen=True)
-class _Factors:
-    """The gradients of r rows in a network of linear layers, as factors: by a weight b_i a_iᵀ, by a bias b_i.
+class _Gradients:
+    """The gradients of r rows, layer by layer, as factors or in full.
 
-    ``rest`` are the rows' gradients by the problem's scalars and by y, shape (r, scalars + p).
+    ``factors`` has a and b of each layer, float32 or wider, all terms' places one after the other. ``rest`` are the
+    rows' gradients by the problem's scalars and by y, shape (r, scalars + p).
     """
 
-    a: list[Tensor]  # (r, in) of each layer
-    b: list[Tensor]  # (r, out)
+    factors: list[tuple[Tensor, Tensor]]
     rest: Tensor
-    dense: Dense
+    layers: Layers
+    terms: int
     size: int  # of the network
-    primal: int  # d
 
     @classmethod
-    def of(cls, problem: NetworkProblem, term: Term, batch: Batch, dense: Dense) -> _Factors:
-        network, (inputs, labels) = problem.network, batch
-        network.bind(term.x)
-        scalars = term.x[network.size :].detach().repeat(len(inputs), 1).requires_grad_()
-        y = term.dual.detach().repeat(len(inputs), 1).requires_grad_()
-        befores: list[Tensor] = []
-        after: list[Tensor] = []
-        with network.drawing(), problem.forward_precision():
-            z = problem.transform(inputs[:, None], y)[:, 0]
-            for layer in dense.layers:
-                if isinstance(layer, nn.Linear):
-                    befores.append(z)
-                    after.append(z := layer(z))
-                else:
-                    z = layer(z)
-        outputs = problem.squeeze_outputs(z)
-        parts = vmap(problem.patient_part)(outputs[:, None], labels[:, None], scalars, y)
-        *by_outputs, by_scalars, by_y = torch.autograd.grad(parts.sum(), [*after, scalars, y], materialize_grads=True)
-        rest = torch.cat([by_scalars, by_y], 1) - term.public(problem)
-        a, b = (
-            [part.detach().to(torch.promote_types(part.dtype, torch.float32)) for part in parts]
-            for parts in (befores, by_outputs)
-        )
-        return cls(a, b, rest, dense, network.size, len(term.x))
+    def of(cls, problem: NetworkProblem, terms: Sequence[Term], batch: Batch, layers: Layers) -> _Gradients:
+        """Take the gradients: a pass forward and one back for each term."""
+        parts: list[list[tuple[Tensor, Tensor]]] = []
+        rest = torch.zeros((), device=problem.device, dtype=problem.dtype)
+        for term in terms:
+            by_x, by_y = term.weights
+            factors, own = _of_term(problem, term, batch, layers)
+            parts.append(factors)
+            split = len(term.x) - problem.network.size
+            rest = rest + torch.cat([own[:, :split] * by_x, own[:, split:] * by_y], 1)
+        joined = [
+            layer[0] if len(layer) == 1 else (torch.cat([a for a, _ in layer], 1), torch.cat([b for _, b in layer], 1))
+            for layer in zip(*parts, strict=True)
+        ]
+        return cls(joined, rest, layers, len(terms), problem.network.size)
 
-    def gradients(self) -> Tensor:
-        """Return them in full, shape (r, d + p)."""
+    def in_full(self) -> Tensor:
+        """Return them, shape (r, d + p)."""
         each = self.rest.new_empty(len(self.rest), self.size + self.rest.shape[1])
-        for a, b, (weight, bias) in zip(self.a, self.b, self.dense.spans, strict=True):
-            torch.mul(b[:, :, None], a[:, None, :], out=each[:, weight].view(len(b), b.shape[1], a.shape[1]))
-            if bias is not None:
-                each[:, bias] = b
+        for layer, (a, b) in zip(self.layers.each, self.factors, strict=True):
+            each[:, layer.weight] = self._by_weight(layer, a, b)
+            if layer.bias is not None:
+                each[:, layer.bias] = b.sum(1)
         each[:, self.size :] = self.rest
         return each
 
+    def add_clipped(self, total: Tensor, clip: float) -> None:
+        """Add them, clipped, to a sum, shape (d + p,) float64.
 
-def _add_clipped(total: Tensor, each: Sequence[_Factors], terms: Sequence[Term], clip: float) -> None:
-    """Add the clipped gradients of rows to a sum, shape (d + p,), without making them.
+        The norm is that of what is added. Where it comes from inner products, the terms of a sum may cancel, so what
+        rounding can hide of it is added: it is never too small.
+        """
+        rest = self.rest.double()
+        squares = rest.square().sum(1)
+        parts: list[tuple[Tensor, ...]] = []
+        for layer, (a, b) in zip(self.layers.each, self.factors, strict=True):
+            if layer.ghost(self.terms):
+                a, b = a.double(), b.double()
+                square = _squares_of_norms(a, b, bias=layer.bias is not None)
+                parts.append((a, b))
+            else:
+                weight, bias = self._by_weight(layer, a, b), b.sum(1)
+                square = torch.linalg.vector_norm(weight, dim=1, dtype=torch.float64).square()
+                if layer.bias is not None:
+                    square = square + torch.linalg.vector_norm(bias, dim=1, dtype=torch.float64).square()
+                parts.append((weight, bias))
+            squares = squares + square
+        clipped = _factors(squares.sqrt(), clip)
+        finite = clipped > 0
+        every = bool(finite.all())
 
-    A difference of terms may cancel, so what rounding can hide of its norm is added to it: it is never too small.
+        def kept(numbers: Tensor) -> Tensor:
+            return numbers if every else torch.where(finite.view(-1, *[1] * (numbers.ndim - 1)), numbers, 0)
+
+        for layer, (one, other) in zip(self.layers.each, parts, strict=True):
+            if layer.ghost(self.terms):
+                a, b = kept(one).flatten(0, 1), (kept(other) * clipped[:, None, None]).flatten(0, 1)
+                total[layer.weight].view(layer.shape).addmm_(b.T, a)
+                by_bias = b.sum(0)
+            else:
+                total[layer.weight] += clipped @ kept(one).double()
+                by_bias = clipped @ kept(other).double()
+            if layer.bias is not None:
+                total[layer.bias] += by_bias
+        total[self.size :] += clipped @ kept(rest)
+
+    @staticmethod
+    def _by_weight(layer: Layer, a: Tensor, b: Tensor) -> Tensor:
+        """Return the gradients by a layer's weight, shape (r, out · in)."""
+        return a.sum(1) if isinstance(layer.module, nn.GroupNorm) else (b.mT @ a).flatten(1)
+
+
+def _squares_of_norms(a: Tensor, b: Tensor, *, bias: bool) -> Tensor:
+    """Return each row's ‖Σ_l b_l [a_l, 1]ᵀ‖², shape (r,), without the 1 where there is no bias; never too small."""
+    places, width = a.shape[1], a.shape[2] + b.shape[2]
+    if places == 1:
+        square: Tensor = (vecdot(a, a) + bias) * vecdot(b, b)
+        return square[:, 0]
+    products = (a @ a.mT + bias) * (b @ b.mT)
+    alone = products.diagonal(dim1=1, dim2=2).sum(1)
+    return products.sum((1, 2)).clamp(min=0) + ROUNDING * (width + places) * places * alone
+
+
+def _of_term(
+    problem: NetworkProblem, term: Term, batch: Batch, layers: Layers
+) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
+    """Return the weighted factors of each layer, and the rows' gradients by scalars and by y, less the public part."""
+    network, (inputs, labels) = problem.network, batch
+    count = len(inputs)
+    network.bind(term.x)
+    changes = type(problem).transform is not NetworkProblem.transform  # the inputs, by y
+    own = term.dual.detach().repeat(count, 1).requires_grad_() if changes else term.dual
+    with layers.recorded() as seen, network.drawing(), problem.forward_precision():
+        given = problem.transform(inputs[:, None], own)[:, 0] if changes else inputs
+        outputs = problem.squeeze_outputs(network.module(channels_last(given)))
+    by_outputs, rest = by_rows(problem, outputs, labels, term.x[network.size :], term.dual)
+    wanted = [after for _, after in seen] + [own] * changes
+    found = [*torch.autograd.grad(outputs, wanted, by_outputs, materialize_grads=True)]
+    rest = rest - term.public(problem)
+    if changes:
+        rest[:, -len(term.dual) :] += found.pop()
+    by_x = term.weights[0]
+    factors = [
+        layer.factors(_wide(before.detach()), _wide(after) if by_x == 1 else _wide(after) * by_x)
+        for layer, (before, _), after in zip(layers.each, seen, found, strict=True)
+    ]
+    return factors, rest
+
+
+def by_rows(
+    problem: NetworkProblem, outputs: Tensor, labels: Tensor, scalars: Tensor, y: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return each row's gradient of `NetworkProblem.patient_part` by its outputs, and by scalars and y, (r, s + p).
+
+    A loss of several labels is each label's on its own: there a row passes for a label with a batch of one.
     """
-    first, weights = each[0], [term.weights[0] for term in terms]
-    rest = torch.zeros(first.rest.shape, dtype=torch.float64, device=total.device)
-    for factors, (by_x, by_y) in zip(each, (term.weights for term in terms), strict=True):
-        split = first.primal - first.size
-        rest[:, :split] += factors.rest[:, :split] * by_x
-        rest[:, split:] += factors.rest[:, split:] * by_y
-    squares, terms_alone, width = rest.square().sum(1), rest.new_zeros(len(rest)), 0
-    layers = [[(of.a[place].double(), of.b[place].double()) for of in each] for place in range(len(first.a))]
-    for layer, (_, bias) in zip(layers, first.dense.spans, strict=True):
-        width = max(width, layer[0][0].shape[1], layer[0][1].shape[1])
-        for i, j in combinations_with_replacement(range(len(each)), 2):
-            (a, b), (c, d) = layer[i], layer[j]
-            product = weights[i] * weights[j] * ((a * c).sum(1) + (bias is not None)) * (b * d).sum(1)
-            squares += product if i == j else 2 * product
-            terms_alone += product if i == j else 0
-    if len(each) > 1:
-        squares = squares.clamp(min=0) + ROUNDING * (width + 10) * len(each) * terms_alone
-    clipped = _factors(squares.sqrt(), clip)[:, None]
-    finite = clipped > 0
-    for layer, (weight, bias) in zip(layers, first.dense.spans, strict=True):
-        for by_x, (a, b) in zip(weights, layer, strict=True):
-            b = torch.where(finite, b, 0) * (clipped * by_x)
-            total[weight].view(b.shape[1], a.shape[1]).addmm_(b.T, torch.where(finite, a, 0))
-            if bias is not None:
-                total[bias] += b.sum(0)
-    total[first.size :] += (torch.where(finite, rest, 0) * clipped).sum(0)
+    count, width = len(outputs), problem.scalar_size
+    leaf = outputs.detach().requires_grad_()
+    if problem.several:
+        own = [part.detach().view(-1, 1, width).repeat(1, count, 1).requires_grad_() for part in (scalars, y)]
+        cast = (labels == 1).to(problem.dtype)
+        weights = (labels >= 0).to(problem.dtype) if problem.labels else torch.ones_like(cast)
+        value = problem.loss(leaf[None], cast[None], own[0].view(-1), own[1].view(-1), weights[None]).sum() / width
+    else:
+        own = [part.detach().repeat(count, 1).requires_grad_() for part in (scalars, y)]
+        value = vmap(problem.patient_part)(leaf[:, None], labels[:, None], *own).sum()
+    wanted = [leaf, *(part for part in own if part.numel())]
+    by_outputs, *by_own = torch.autograd.grad(value, wanted, materialize_grads=True)
+    if problem.several:
+        by_own = [part.transpose(0, 1).reshape(count, -1) for part in by_own]
+    return by_outputs, torch.cat(by_own, 1) if by_own else outputs.new_zeros(count, 0)
+
+
+def _wide(numbers: Tensor) -> Tensor:
+    """Return numbers as float32 or wider."""
+    return numbers.to(torch.promote_types(numbers.dtype, torch.float32))

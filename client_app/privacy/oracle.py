@@ -67,12 +67,16 @@ class Patients:
         self._order = torch.argsort(owners, stable=True)
         self._counts = torch.bincount(owners) if count else torch.zeros(0, dtype=torch.int64)
         self._starts = self._counts.cumsum(0) - self._counts
+        self._single = len(self._counts) == count  # each has one row
 
     def __len__(self) -> int:
         return len(self._counts)
 
     def rows(self, chosen: Tensor) -> Rows:
         """Return the rows of some patients, given by a mask of shape (patients,)."""
+        if self._single:
+            positions = self._order[chosen]
+            return Rows(positions, torch.arange(len(positions)), torch.ones(len(positions)))
         counts, starts = self._counts[chosen], self._starts[chosen]
         owners = torch.repeat_interleave(torch.arange(len(counts)), counts)
         first = counts.cumsum(0) - counts
@@ -194,15 +198,17 @@ class PrivateOracle:
         problem, mechanism = self.problem, self._mechanism
         problem.reseed((self.generator.initial_seed() + sample.number) % 2**63)
         total = clipped_sum(problem, self._augmented(sample), sample.rows, terms, clip)
+        expected = sample.rate * len(self._patients)
+        self._expected += expected
         if mechanism.noise:
             steps = 2.0 ** math.ceil(math.log2(GRID * math.sqrt(len(total)))) / clip
             noise = self._stream.normal(len(total)).mul_(mechanism.noise * clip * steps).round_()
-            total = total.mul_(steps).round_().add_(noise.to(total.device)).div_(steps)
-        expected = sample.rate * len(self._patients)
-        self._expected += expected
-        mean = total.div_(expected).to(problem.dtype).add_(public_gradient(problem, terms))
+            total.mul_(steps).round_().add_(noise.to(total.device)).div_(steps * expected)
+        else:
+            total.div_(expected)
+        mean = total.to(problem.dtype).add_(public_gradient(problem, terms))
         d = len(terms[0].x)
-        return mean[:d].clone(), None if terms[0].y is None else mean[d:].clone()
+        return (mean, None) if terms[0].y is None else (mean[:d].clone(), mean[d:].clone())
 
     def _augmented(self, sample: Sample) -> Samples:
         """Return the site's samples, whose images change as this batch's do."""

@@ -177,13 +177,29 @@ def test_no_patient_moves_the_sum_by_more_than_the_clip(
     check(problem, samples, torch.tensor(ids), terms, clip)
 
 
+def small(name: str, shape: tuple[int, ...], outputs: int, hidden: int) -> nn.Module:
+    """Convolutions with and without a norm found from inner products, and group norm."""
+    layers = [nn.Conv2d(1, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.ReLU(), nn.MaxPool2d(4), nn.Conv2d(4, 16, 3)]
+    return nn.Sequential(*layers, nn.GroupNorm(4, 16), nn.ReLU(), nn.Flatten(), nn.Linear(64, outputs))
+
+
 @pytest.mark.parametrize("clip", [1e-3, 1.0])
-def test_nor_in_convolutions(clip: float) -> None:
-    problem, samples = problem_of("auc", "lenet5", IMAGE), samples_of(5, IMAGE)
+@pytest.mark.parametrize("model", ["lenet5", "small"])
+def test_nor_in_convolutions(model: str, clip: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    from edelweiss.models import MODELS
+
+    monkeypatch.setitem(MODELS, "small", small)
+    problem, samples = problem_of("auc", model, IMAGE), samples_of(5, IMAGE)
     samples.inputs[1] *= 1e6
     samples.inputs[2, 0, 0, 0] = math.nan
+    samples.inputs[3] *= 1e19
+    layers = gradients._layers(problem)
+    assert layers is not None
+    assert {layer.ghost(1) for layer in layers.each if layer.places > 1} == {True, False}
+    near = moved(problem, 1, 1 + 1e-6)
     for ids in (torch.arange(5), torch.tensor([0, 0, 1, 2, 2])):
         check(problem, samples, ids, [Term(*moved(problem, 1))], clip)
+        check(problem, samples, ids, [Term(*moved(problem, 1)), Term(*near, (-1.0, -0.9))], clip)
 
 
 def test_nor_in_a_network_of_the_coordinators_own(monkeypatch: pytest.MonkeyPatch) -> None:
