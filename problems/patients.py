@@ -13,6 +13,7 @@ row.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from edelweiss.datasets import Samples
     from edelweiss.problems import Batch, Problem
 
-MOST_NUMBERS = 2**25  # of a block of gradients: 128 MB in float32
+MOST_NUMBERS = 2**26  # of a block of gradients: 256 MB in float32
 BUILT_IN = NetworkProblem.__module__.rpartition(".")[0] + "."
 ROUNDING = 2.3e-16  # of float64, twice
 MOST_NORM = 1e30  # beyond it a clipped gradient may have no exact float32; it counts 0
@@ -54,9 +55,9 @@ class Term:
         """Return the gradient here of `NetworkProblem.public_part`, of weight 1: by the scalars in x and by y."""
         if self._public is None:
             point = [part.detach().clone().requires_grad_() for part in (self.x[problem.network.size :], self.dual)]
-            self._public = torch.cat(point).detach().zero_()
-            if len(self._public) and (value := problem.public_part(*point)).requires_grad:
-                self._public = torch.cat(torch.autograd.grad(value, point, materialize_grads=True))
+            value = problem.public_part(*point)
+            parts = torch.autograd.grad(value, point, materialize_grads=True) if value.requires_grad else point
+            self._public = torch.cat(parts) if value.requires_grad else torch.zeros_like(torch.cat(point).detach())
         return self._public
 
 
@@ -238,9 +239,18 @@ class Layer:
         return not isinstance(self.module, nn.GroupNorm) and (places == 1 or 2 * places**2 <= out * width)
 
     def numbers(self, terms: int) -> int:
-        """Return how many numbers a row takes: what is kept of it, and what is made of that for a while."""
+        """Return how many numbers are kept of a row: inputs and outputs, or the gradient."""
         out, width = self.shape
-        return terms * self.places * (2 * width + out) + (0 if self.ghost(terms) else out * width)
+        return terms * self.places * (width // self.overlap + out) + (0 if self.ghost(terms) else out * width)
+
+    def made(self, terms: int) -> int:
+        """Return how many numbers the factors of a row take, for a while."""
+        return terms * self.places * sum(self.shape)
+
+    @property
+    def overlap(self) -> int:
+        """How many places see a number of a convolution's input."""
+        return math.prod(self.module.kernel_size) if isinstance(self.module, nn.Conv2d) else 1
 
     def factors(self, inputs: Tensor, by_outputs: Tensor) -> tuple[Tensor, Tensor]:
         """Return a of shape (r, places, in) and b of shape (r, places, out)."""
@@ -262,7 +272,7 @@ class Layers:
 
     def numbers(self, terms: int) -> int:
         """Return how many numbers a row takes."""
-        return sum(layer.numbers(terms) for layer in self.each)
+        return sum(layer.numbers(terms) for layer in self.each) + 3 * max(layer.made(terms) for layer in self.each)
 
     @contextmanager
     def recorded(self) -> Iterator[list[tuple[Tensor, Tensor]]]:
@@ -348,39 +358,34 @@ def _is_plain(module: nn.Module) -> bool:
 
 @dataclass(frozen=True)
 class _Gradients:
-    """The gradients of r rows, layer by layer, as factors or in full.
+    """The gradients of r rows, layer by layer.
 
-    ``factors`` has a and b of each layer, float32 or wider, all terms' places one after the other. ``rest`` are the
-    rows' gradients by the problem's scalars and by y, shape (r, scalars + p).
+    ``recorded`` has a layer's inputs and weighted output gradients, of each term. ``rest`` are the rows' gradients by
+    the problem's scalars and by y, shape (r, scalars + p).
     """
 
-    factors: list[tuple[Tensor, Tensor]]
+    recorded: list[tuple[tuple[Tensor, Tensor], ...]]
     rest: Tensor
     layers: Layers
-    terms: int
     size: int  # of the network
 
     @classmethod
     def of(cls, problem: NetworkProblem, terms: Sequence[Term], batch: Batch, layers: Layers) -> _Gradients:
         """Take the gradients: a pass forward and one back for each term."""
-        parts: list[list[tuple[Tensor, Tensor]]] = []
-        rest = torch.zeros((), device=problem.device, dtype=problem.dtype)
-        for term in terms:
-            by_x, by_y = term.weights
-            factors, own = _of_term(problem, term, batch, layers)
-            parts.append(factors)
-            split = len(term.x) - problem.network.size
-            rest = rest + torch.cat([own[:, :split] * by_x, own[:, split:] * by_y], 1)
-        joined = [
-            layer[0] if len(layer) == 1 else (torch.cat([a for a, _ in layer], 1), torch.cat([b for _, b in layer], 1))
-            for layer in zip(*parts, strict=True)
-        ]
-        return cls(joined, rest, layers, len(terms), problem.network.size)
+        each, rests = zip(*(_of_term(problem, term, batch, layers) for term in terms), strict=True)
+        return cls([*zip(*each, strict=True)], sum(rests[1:], rests[0]), layers, problem.network.size)
+
+    def _factors(self, place: int) -> tuple[Tensor, Tensor]:
+        """Return a and b of a layer, all terms' places one after the other."""
+        layer = self.layers.each[place]
+        each = [layer.factors(inputs, by_outputs) for inputs, by_outputs in self.recorded[place]]
+        return each[0] if len(each) == 1 else (torch.cat([a for a, _ in each], 1), torch.cat([b for _, b in each], 1))
 
     def in_full(self) -> Tensor:
         """Return them, shape (r, d + p)."""
         each = self.rest.new_empty(len(self.rest), self.size + self.rest.shape[1])
-        for layer, (a, b) in zip(self.layers.each, self.factors, strict=True):
+        for place, layer in enumerate(self.layers.each):
+            a, b = self._factors(place)
             each[:, layer.weight] = self._by_weight(layer, a, b)
             if layer.bias is not None:
                 each[:, layer.bias] = b.sum(1)
@@ -388,41 +393,35 @@ class _Gradients:
         return each
 
     def add_clipped(self, total: Tensor, clip: float) -> None:
-        """Add them, clipped, to a sum, shape (d + p,) float64.
-
-        The norm is that of what is added. Where it comes from inner products, the terms of a sum may cancel, so what
-        rounding can hide of it is added: it is never too small.
-        """
-        rest = self.rest.double()
-        squares = rest.square().sum(1)
-        parts: list[tuple[Tensor, ...]] = []
-        for layer, (a, b) in zip(self.layers.each, self.factors, strict=True):
-            if layer.ghost(self.terms):
-                a, b = a.double(), b.double()
-                square = _squares_of_norms(a, b, bias=layer.bias is not None)
-                parts.append((a, b))
-            else:
-                weight, bias = self._by_weight(layer, a, b), b.sum(1)
-                square = torch.linalg.vector_norm(weight, dim=1, dtype=torch.float64).square()
-                if layer.bias is not None:
-                    square = square + torch.linalg.vector_norm(bias, dim=1, dtype=torch.float64).square()
-                parts.append((weight, bias))
-            squares = squares + square
+        """Add them, clipped, to a sum, shape (d + p,) float64; the norm is that of what is added."""
+        rest, in_full = self.rest.double(), dict[int, tuple[Tensor, Tensor]]()
+        squares = vecdot(rest, rest)
+        for place, layer in enumerate(self.layers.each):
+            a, b = self._factors(place)
+            if layer.ghost(len(self.recorded[place])):
+                squares = squares + _squares_of_norms(a.double(), b.double(), bias=layer.bias is not None)
+                continue
+            in_full[place] = weight, bias = self._by_weight(layer, a, b), b.sum(1)
+            for part in (weight, bias) if layer.bias is not None else (weight,):
+                squares = squares + torch.linalg.vector_norm(part, dim=1, dtype=torch.float64).square()
         clipped = _factors(squares.sqrt(), clip)
         finite = clipped > 0
         every = bool(finite.all())
 
         def kept(numbers: Tensor) -> Tensor:
+            numbers = numbers.double()
             return numbers if every else torch.where(finite.view(-1, *[1] * (numbers.ndim - 1)), numbers, 0)
 
-        for layer, (one, other) in zip(self.layers.each, parts, strict=True):
-            if layer.ghost(self.terms):
-                a, b = kept(one).flatten(0, 1), (kept(other) * clipped[:, None, None]).flatten(0, 1)
+        for place, layer in enumerate(self.layers.each):
+            if place in in_full:
+                weight, bias = in_full.pop(place)
+                total[layer.weight] += clipped @ kept(weight)
+                by_bias = clipped @ kept(bias)
+            else:
+                a, b = self._factors(place)
+                a, b = kept(a).flatten(0, 1), (kept(b) * clipped[:, None, None]).flatten(0, 1)
                 total[layer.weight].view(layer.shape).addmm_(b.T, a)
                 by_bias = b.sum(0)
-            else:
-                total[layer.weight] += clipped @ kept(one).double()
-                by_bias = clipped @ kept(other).double()
             if layer.bias is not None:
                 total[layer.bias] += by_bias
         total[self.size :] += clipped @ kept(rest)
@@ -434,7 +433,10 @@ class _Gradients:
 
 
 def _squares_of_norms(a: Tensor, b: Tensor, *, bias: bool) -> Tensor:
-    """Return each row's ‖Σ_l b_l [a_l, 1]ᵀ‖², shape (r,), without the 1 where there is no bias; never too small."""
+    """Return each row's ‖Σ_l b_l [a_l, 1]ᵀ‖², shape (r,), without the 1 where there is no bias.
+
+    The terms of a sum may cancel, so what rounding can hide is added: it is never too small.
+    """
     places, width = a.shape[1], a.shape[2] + b.shape[2]
     if places == 1:
         square: Tensor = (vecdot(a, a) + bias) * vecdot(b, b)
@@ -447,51 +449,53 @@ def _squares_of_norms(a: Tensor, b: Tensor, *, bias: bool) -> Tensor:
 def _of_term(
     problem: NetworkProblem, term: Term, batch: Batch, layers: Layers
 ) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
-    """Return the weighted factors of each layer, and the rows' gradients by scalars and by y, less the public part."""
+    """Return the layers' inputs and output gradients, and the rows' gradients by scalars and by y; all weighted.
+
+    Less the public part, that is.
+    """
     network, (inputs, labels) = problem.network, batch
     count = len(inputs)
     network.bind(term.x)
     changes = type(problem).transform is not NetworkProblem.transform  # the inputs, by y
-    own = term.dual.detach().repeat(count, 1).requires_grad_() if changes else term.dual
+    moving = term.dual.detach().repeat(count, 1).requires_grad_() if changes else term.dual
     with layers.recorded() as seen, network.drawing(), problem.forward_precision():
-        given = problem.transform(inputs[:, None], own)[:, 0] if changes else inputs
+        given = problem.transform(inputs[:, None], moving)[:, 0] if changes else inputs
         outputs = problem.squeeze_outputs(network.module(channels_last(given)))
-    by_outputs, rest = by_rows(problem, outputs, labels, term.x[network.size :], term.dual)
-    wanted = [after for _, after in seen] + [own] * changes
-    found = [*torch.autograd.grad(outputs, wanted, by_outputs, materialize_grads=True)]
-    rest = rest - term.public(problem)
+    value, own = _sum_of_parts(problem, outputs, labels, term.x[network.size :], term.dual)
+    wanted = [*(after for _, after in seen), *own, *[moving] * changes]
+    found = [*torch.autograd.grad(value, wanted, materialize_grads=True)]
+    by_inputs = found.pop() if changes else 0
+    rest = torch.cat([part.transpose(0, 1).reshape(count, -1) for part in found[len(seen) :]], 1)
+    if rest.shape[1]:
+        rest -= term.public(problem)
     if changes:
-        rest[:, -len(term.dual) :] += found.pop()
-    by_x = term.weights[0]
-    factors = [
-        layer.factors(_wide(before.detach()), _wide(after) if by_x == 1 else _wide(after) * by_x)
-        for layer, (before, _), after in zip(layers.each, seen, found, strict=True)
+        rest[:, -len(term.dual) :] += by_inputs
+    by_x, by_y = term.weights
+    rest[:, : len(term.x) - network.size] *= by_x
+    rest[:, len(term.x) - network.size :] *= by_y
+    recorded = [
+        (_wide(before.detach()), _wide(after) if by_x == 1 else _wide(after) * by_x)
+        for (before, _), after in zip(seen, found, strict=False)
     ]
-    return factors, rest
+    return recorded, rest
 
 
-def by_rows(
+def _sum_of_parts(
     problem: NetworkProblem, outputs: Tensor, labels: Tensor, scalars: Tensor, y: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return each row's gradient of `NetworkProblem.patient_part` by its outputs, and by scalars and y, (r, s + p).
+) -> tuple[Tensor, list[Tensor]]:
+    """Return Σ `NetworkProblem.patient_part` over rows, and scalars and y as each row has its own, (s / L, r, L) each.
 
     A loss of several labels is each label's on its own: there a row passes for a label with a batch of one.
     """
-    count, width = len(outputs), problem.scalar_size
-    leaf = outputs.detach().requires_grad_()
-    if problem.several:
-        own = [part.detach().view(-1, 1, width).repeat(1, count, 1).requires_grad_() for part in (scalars, y)]
-        cast = (labels == 1).to(problem.dtype)
-        weights = (labels >= 0).to(problem.dtype) if problem.labels else torch.ones_like(cast)
-        value = problem.loss(leaf[None], cast[None], own[0].view(-1), own[1].view(-1), weights[None]).sum() / width
-    else:
-        own = [part.detach().repeat(count, 1).requires_grad_() for part in (scalars, y)]
-        value = vmap(problem.patient_part)(leaf[:, None], labels[:, None], *own).sum()
-    wanted = [leaf, *(part for part in own if part.numel())]
-    by_outputs, *by_own = torch.autograd.grad(value, wanted, materialize_grads=True)
-    if problem.several:
-        by_own = [part.transpose(0, 1).reshape(count, -1) for part in by_own]
-    return by_outputs, torch.cat(by_own, 1) if by_own else outputs.new_zeros(count, 0)
+    width = problem.scalar_size
+    own = [part.detach().view(-1, 1, width).repeat(1, len(outputs), 1).requires_grad_() for part in (scalars, y)]
+    if not problem.several:
+        by_row = (part.transpose(0, 1).flatten(1) for part in own)
+        return vmap(problem.patient_part)(outputs[:, None], labels[:, None], *by_row).sum(), own
+    cast = (labels == 1).to(problem.dtype)
+    weights = (labels >= 0).to(problem.dtype) if problem.labels else torch.ones_like(cast)
+    value = problem.loss(outputs[None], cast[None], own[0].view(-1), own[1].view(-1), weights[None]).sum()
+    return value / width if width > 1 else value, own
 
 
 def _wide(numbers: Tensor) -> Tensor:

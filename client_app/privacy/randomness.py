@@ -89,8 +89,9 @@ class KeyedStream:
     def normal(self, count: int) -> Tensor:
         """Return standard normal numbers, float64, shape (count,), by Box and Muller."""
         pairs = (count + 1) // 2
-        radius = self.uniform(pairs).add_(2.0**-53).log_().mul_(-2).sqrt_()
-        angle = self.uniform(pairs).mul_(2 * math.pi)
+        uniform = self.uniform(2 * pairs)
+        radius = uniform[:pairs].add_(2.0**-53).log_().mul_(-2).sqrt_()
+        angle = uniform[pairs:].mul_(2 * math.pi)
         return torch.cat([radius * angle.cos(), radius * angle.sin()])[:count]
 
     def generator(self, purpose: str) -> torch.Generator:
