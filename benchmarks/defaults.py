@@ -28,6 +28,8 @@ import statistics
 import tempfile
 import time
 from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -154,46 +156,103 @@ def grid(cells: list[str], methods: list[str], rounds: int, steps: list[float], 
         note(KEPT, dict(zip(names, run, strict=True)) | found)
 
 
-def written_steps() -> str:
-    """Return the table of all runs that were made, and what it says."""
+@dataclass(frozen=True)
+class Row:
+    """A cell, a method and a number of rounds: the mean AUROC of each step size, NaN where a run diverged."""
+
+    cell: str
+    method: str
+    rounds: int
+    seeds: int
+    means: dict[float, float]
+
+    @property
+    def ended(self) -> dict[float, float]:
+        """The step sizes that did not diverge."""
+        return {step: mean for step, mean in self.means.items() if not math.isnan(mean)}
+
+    @property
+    def best(self) -> float:
+        """The best step size."""
+        return max(self.ended, key=self.ended.__getitem__)
+
+    @property
+    def level(self) -> list[float]:
+        """The step sizes within `LEVEL` of the best."""
+        return [step for step, mean in self.ended.items() if mean >= self.ended[self.best] - LEVEL]
+
+    def near(self, step: float) -> bool:
+        """Return whether a step size is within a factor of 3 of the best."""
+        return max(self.best / step, step / self.best) < FACTOR
+
+    def lost(self, step: float) -> float:
+        """Return what a step size has less than the best; NaN where it diverged."""
+        return self.means[self.best] - self.means[step]
+
+
+def rows() -> list[Row]:
+    """Return what all runs that were made say."""
     found: dict[tuple[str, str, int], dict[int, dict[float, float]]] = defaultdict(lambda: defaultdict(dict))
     for one in read(KEPT):
         found[one["cell"], one["method"], one["rounds"]][one["seed"]][one["step"]] = one["auroc"]
-    lines, near, nearly, reach = [], 0, 0, 0
+    lines = []
     for cell, method, rounds in sorted(found, key=lambda key: (key[2], CELLS.index(key[0]), METHODS.index(key[1]))):
         seeds = found[cell, method, rounds]
         steps = sorted(set.intersection(*(set(values) for values in seeds.values())))
         means = {step: statistics.fmean(values[step] for values in seeds.values()) for step in steps}
-        ended = {step: mean for step, mean in means.items() if not math.isnan(mean)}
-        best = max(ended, key=ended.__getitem__)
-        level = [step for step, mean in ended.items() if mean >= ended[best] - LEVEL]
-        near += max(best / DEFAULT, DEFAULT / best) < FACTOR
-        nearly += max(min(level) / DEFAULT, DEFAULT / max(level)) < FACTOR
-        reach += DEFAULT in level
-        data, share, model = cell.split("-")
-        shown = [data, f"{float(share):.1%}", model, method, f"{rounds * JOB['local-steps']}", f"{len(seeds)}"]
-        shown += [f"{means[step]:.3f}" if step in means else "" for step in STEPS]
-        lines.append([*shown, f"{min(level):g} to {max(level):g}", f"{ended[DEFAULT] - ended[best]:+.3f}"])
-    heads = [
-        "data",
-        "positive",
-        "model",
-        "method",
-        "steps",
-        "seeds",
-        *(f"{step:g}" for step in STEPS),
-        "level",
-        "default",
-    ]
-    seconds = sum(one["seconds"] for one in read(KEPT))
+        lines.append(Row(cell, method, rounds, len(seeds), means))
+    return lines
+
+
+def written_steps() -> str:
+    """Return the table of all runs that were made, and what it says."""
+    lines, every = [], rows()
+    for row in every:
+        data, share, model = row.cell.split("-")
+        shown = [data, f"{float(share):.1%}", model, row.method, f"{row.rounds * JOB['local-steps']}", f"{row.seeds}"]
+        shown += [f"{row.means[step]:.3f}" if step in row.means else "" for step in STEPS]
+        lines.append([*shown, f"{min(row.level):g} to {max(row.level):g}", f"{row.means[DEFAULT] - row.means[row.best]:+.3f}"])
+    nearly = sum(max(min(row.level) / DEFAULT, DEFAULT / max(row.level)) < FACTOR for row in every)
+    steps = [f"{step:g}" for step in STEPS]
+    heads = ["data", "positive", "model", "method", "steps", "seeds", *steps, "level", "default"]
     said = (
         "AUROC on the common test set by step size, after so many local steps. `level` are the step sizes within "
         f"{LEVEL:g} of the best, `default` is the AUROC of {DEFAULT:g} less the best. The default is within a factor "
-        f"of 3 of the best step in {near} of {len(lines)} rows, and of a level one in {nearly}; it is level itself in "
-        f"{reach}. "
-        f"These runs took {seconds / 60:.0f} minutes of one core."
+        f"of 3 of the best step in {sum(row.near(DEFAULT) for row in every)} of {len(every)} rows, and of a level one "
+        f"in {nearly}; it is level itself in {sum(DEFAULT in row.level for row in every)}. These runs took "
+        f"{sum(one['seconds'] for one in read(KEPT)) / 60:.0f} minutes of one core."
     )
-    return f"{said}\n\n{markdown([heads, ['---', '---:', *['---'] * 2, *['---:'] * (len(heads) - 4)], *lines])}"
+    aligned = ["---", "---:", *["---"] * 2, *["---:"] * (len(heads) - 4)]
+    return f"{said}\n\n{markdown([heads, aligned, *lines])}\n\n{constants(every)}"
+
+
+def constants(every: Sequence[Row]) -> str:
+    """Return, for one step size in all rows, how often it does: by data and steps, by method and steps."""
+    groups: dict[str, list[Row]] = defaultdict(list)
+    for row in every:
+        groups[f"{row.cell.split('-')[0]}, {row.rounds * JOB['local-steps']} steps"].append(row)
+    for row in sorted(every, key=lambda row: (row.rounds, METHODS.index(row.method))):
+        groups[f"{row.method}, {row.rounds * JOB['local-steps']} steps"].append(row)
+    groups["**all**"] = list(every)
+    table = [["rows of", "rows", *(f"{step:g}" for step in STEPS)], ["---", *["---:"] * (1 + len(STEPS))]]
+    for group, members in groups.items():
+        table.append([group, f"{len(members)}", *(_did(members, step) for step in STEPS)])
+    always = ", ".join(f"{step:g}" for step in STEPS if all(step in row.level for row in every))
+    said = f"Level in all rows: {always}" if always else "No single constant does: none is level in all rows"
+    return (
+        f"{said}. For each step size: in how many rows it is level, in how many within a factor of 3 of the best, of "
+        "the rows in which it was tried; the most that it loses to the best, ∞ where it diverges.\n\n" + markdown(table)
+    )
+
+
+def _did(members: Sequence[Row], step: float) -> str:
+    tried = [row for row in members if step in row.means]
+    if not tried:
+        return ""
+    lost = max(math.inf if math.isnan(lost) else lost for lost in (row.lost(step) for row in tried))
+    counts = f"{sum(step in row.level for row in tried)}, {sum(row.near(step) for row in tried)}"
+    of = f" of {len(tried)}" if len(tried) < len(members) else ""
+    return f"{counts}{of}; {'∞' if math.isinf(lost) else f'{lost:.3f}'}"
 
 
 # ---------------------------------------------------------------------- three hospitals, eight rounds

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
 
-from benchmarks.defaults import DATA, RUN, hospital_auroc, table, written_table
+from benchmarks.defaults import DATA, RUN, Row, constants, hospital_auroc, table, written_table
 from edelweiss.server_app import simulate
 
 
@@ -23,3 +24,17 @@ def test_three_small_hospitals_arrive_with_a_longer_step_or_more_rounds() -> Non
     """Eighty steps of the default length are too few; neither the data nor the method is what lacks."""
     short, longer, more = (hospital_auroc(2, own) for own in ({}, {"codasca.lr": 0.3}, {"rounds": 40}))
     assert min(longer, more) > max(short, 0.78)
+
+
+def test_a_constant_is_counted_where_it_is_level_near_and_tried() -> None:
+    every = [
+        Row("clean-0.1-mlp", "codasca", 10, 1, {0.03: 0.7, 0.1: 0.8, 0.3: 0.805, 1.0: 0.6, 3.0: math.nan}),
+        Row("clean-0.1-linear", "codasca", 10, 1, {0.1: 0.81, 0.3: 0.802, 1.0: 0.75}),
+    ]
+    text = constants(every)
+    assert (
+        "| clean, 200 steps | 2 | 0, 0 of 1; 0.105 | 2, 2; 0.005 | 2, 2; 0.008 | 0, 1; 0.205 | 0, 0 of 1; ∞ |" in text
+    )
+    assert text.startswith("Level in all rows: 0.1, 0.3.")
+    more = [Row("hard-0.1-mlp", "fmgda", 10, 1, means) for means in ({0.1: 0.8, 0.3: 0.7}, {0.1: 0.7, 0.3: 0.8})]
+    assert constants([*every, *more]).startswith("No single constant does")
