@@ -37,6 +37,7 @@ ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
     "FLWR_TELEMETRY_ENABLED": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_worker_niceness": "0",  # of 15, which would leave it behind the others on a busy machine
 }
 
 Answer = dict[str, Any]

@@ -4,6 +4,7 @@
 
 Each run is a process of its own and trains clients with one thread in one process. The runs of one seed are done one
 after the other, so that a drift of the machine's speed meets all alike. The data are split in `benchmarks.peers.job`.
+What has been run is in runs/peers-baselines.jsonl, and is not run again.
 """
 
 from __future__ import annotations
@@ -13,14 +14,21 @@ import os
 import statistics
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
+from benchmarks.defaults import note, read
 from benchmarks.pages import insert
 from benchmarks.peers.__main__ import REPO, Answer, Engine, installed, measured, seconds, versions
-from benchmarks.peers.job import BATCH, LR, MU, SERVER_LR, STEPS, TAU
+from benchmarks.peers.job import BATCH, MU, SERVER_LR, STEPS, TAU
 
 PAGE = REPO / "docs" / "results" / "peers-baselines.md"
+KEPT = REPO / "runs" / "peers-baselines.jsonl"
 CLIENTS = 20
+
+Found = dict[tuple[float, str], dict[Engine, list[Answer]]]
+"""What each engine answered, by step size and method."""
 
 
 def row(algorithm: str, title: str, peer: str, package: str, *options: str) -> Engine:
@@ -46,23 +54,28 @@ METHODS = {
 }
 
 
-def table(found: dict[str, dict[Engine, list[Answer]]]) -> str:
-    """Return a line for each method and engine."""
+def table(found: Found) -> str:
+    """Return a line for each step size, method and engine."""
     lines = [
-        "| | | test accuracy | training loss | s / round | × Edelweiss |",
-        "| --- | --- | ---: | ---: | ---: | ---: |",
+        "| step size | | | test accuracy | of each seed | training loss | s / round | × Edelweiss |",
+        "| ---: | --- | --- | ---: | --- | ---: | ---: | ---: |",
     ]
-    for method, each in found.items():
+    for (lr, method), each in found.items():
         first = seconds(next(iter(each.values())))
         for engine, answers in each.items():
-            accuracy, loss = (spread([answer[what] for answer in answers]) for what in ("accuracy", "loss"))
+            ended = [answer for answer in answers if not answer["diverged"]]
+            accuracy, loss = (spread([answer[what] for answer in ended]) for what in ("accuracy", "loss"))
+            seeds = ", ".join("diverged" if one["diverged"] else f"{one['accuracy']:.3f}" for one in answers)
             took = seconds(answers)
-            lines.append(f"| {method} | {engine.title} | {accuracy} | {loss} | {took:.3f} | {took / first:.1f} |")
+            cells = (f"{lr:g}", method, engine.title, accuracy, seeds, loss, f"{took:.3f}", f"{took / first:.1f}")
+            lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 def spread(values: Sequence[float]) -> str:
-    """Return mean ± standard deviation over the seeds."""
+    """Return mean ± standard deviation over the seeds that did not diverge."""
+    if not values:
+        return "–"
     return f"{statistics.fmean(values):.3f} ± {statistics.stdev(values) if len(values) > 1 else 0.0:.3f}"
 
 
@@ -70,6 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print the table and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", action="append", default=[], metavar="PEER=PYTHON", help="a peer's interpreter")
+    parser.add_argument("--lr", nargs="+", type=float, default=[0.03], help="step sizes at the clients")
     parser.add_argument("--rounds", type=int, default=30, help="3 or more")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--page", type=Path, default=PAGE, help="where the table goes")
@@ -79,22 +93,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"--rounds {options.rounds}: neither the first nor our last has seconds; take 3 or more")
     if not os.environ.get("EDELWEISS_DATA"):
         parser.error("EDELWEISS_DATA is not set: it names the folder that holds mnist/")
-    found: dict[str, dict[Engine, list[Answer]]] = {method: {} for method in METHODS}
-    for seed in range(options.seeds):
-        for method, engines in METHODS.items():
-            for engine in engines:
-                python = pythons.get(engine.peer, sys.executable)
-                if not installed(engine, python):
-                    continue
-                run = Engine(engine.title, engine.peer, engine.package, (*engine.options, "--seed", str(seed)))
-                answer = measured(run, python, "mlp", CLIENTS, options.rounds)
-                found[method].setdefault(engine, []).append(answer)
-                print(f"{method}, seed {seed}, {engine.title}: {answer['accuracy']:.3f}", file=sys.stderr)
+    python = {engine: pythons.get(engine.peer, sys.executable) for each in METHODS.values() for engine in each}
+    present = [engine for engine in python if installed(engine, python[engine])]
+    done = {tuple(one["job"]): one["answer"] for one in read(KEPT)}
+    found: Found = {cell: {} for cell in product(options.lr, METHODS)}
+    for seed, (lr, method) in product(range(options.seeds), found):
+        for engine in METHODS[method]:
+            if engine not in present:
+                continue
+            own = (*engine.options, "--seed", str(seed), "--lr", str(lr))
+            if (job := (engine.peer, str(options.rounds), *own)) not in done:
+                done[job] = measured(replace(engine, options=own), python[engine], "mlp", CLIENTS, options.rounds)
+                note(KEPT, {"job": job, "answer": done[job]})
+            found[lr, method].setdefault(engine, []).append(done[job])
     every = {engine: answers for each in found.values() for engine, answers in each.items()}
     text = (
-        f"{options.rounds} rounds of {STEPS} steps of {BATCH} samples, step size {LR}; {CLIENTS} clients; FedProx's μ "
-        f"{MU}; FedAdam's server step {SERVER_LR}, τ {TAU}, β 0.9 and 0.99. Mean ± standard deviation over "
-        f"{options.seeds} seeds; seconds are the median over all rounds but the first.\n\n"
+        f"{options.rounds} rounds of {STEPS} steps of {BATCH} samples; {CLIENTS} clients; FedProx's μ {MU}; FedAdam's "
+        f"server step {SERVER_LR}, τ {TAU}, β 0.9 and 0.99. Mean ± standard deviation over the seeds that did not "
+        f"diverge, of {options.seeds}; seconds are the median over all rounds but the first.\n\n"
         f"{table(found)}\n\nVersions:\n\n{versions(every)}\n"
     )
     print(text)

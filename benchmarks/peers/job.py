@@ -47,6 +47,7 @@ class Job:
     rounds: int
     algorithm: str = "fedavg"
     seed: int = 0
+    lr: float = LR
 
     @property
     def alike(self) -> bool:
@@ -81,10 +82,18 @@ class Clock:
 
 @dataclass(frozen=True)
 class Trained:
-    """What comes of the job: the network, and the steps that a client took in a round, as the engine counted them."""
+    """What comes of the job: the network, and the steps that a client took in a round, as the engine counted them.
+
+    A run that its engine gave up, because it diverged, has no layers.
+    """
 
     layers: Layers
     steps: float
+
+    @property
+    def diverged(self) -> bool:
+        """Whether there is no network of finite numbers."""
+        return not self.layers or not all(np.isfinite(part).all() for layer in self.layers for part in layer)
 
 
 @lru_cache(maxsize=2)
@@ -191,12 +200,15 @@ def answer(train: Callable[..., Trained], packages: Sequence[str], **more: Mappi
     parser.add_argument("rounds", type=int)
     parser.add_argument("--algorithm", default="fedavg", choices=("fedavg", "fedprox", "scaffold", "fedadam"))
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--lr", type=float, default=LR)
     for name, how in more.items():
         parser.add_argument(f"--{name}", **how)
     options = vars(parser.parse_args())
-    own = {name: options.pop(name) for name in ("model", "clients", "rounds", "algorithm", "seed")}
+    own = {name: options.pop(name) for name in ("model", "clients", "rounds", "algorithm", "seed", "lr")}
     job, clock = Job(**own), Clock()
     np.random.seed(job.seed)
     trained = train(job, clock, **options)
-    found = judged(trained.layers) | {"steps": trained.steps, "seconds": clock.seconds}
+    found = {"steps": trained.steps, "seconds": clock.seconds, "diverged": trained.diverged}
+    if not trained.diverged:
+        found |= judged(trained.layers)
     print(json.dumps(found | {"versions": {name: version(name) for name in packages}}), flush=True)

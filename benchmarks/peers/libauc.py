@@ -4,7 +4,8 @@
 
 1. Steps: both take the same batches from the same point. Ours get LibAUC's α before each step, so that the steps of
    the network, a and b are compared; the steps of α are compared beside them.
-2. Recipe: LibAUC's example for rare positives of CIFAR-10, reduced, in both: AUROC and seconds of CPU.
+2. Recipe: LibAUC's example for rare positives of CIFAR-10, reduced: LibAUC, ours, and ours with PESG's step of α.
+   AUROC and seconds of CPU. What has been run is in runs/libauc-recipe.jsonl, and is not run again.
 
 Each uses one thread, and LibAUC a process and a Python of its own.
 """
@@ -22,6 +23,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain, product
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,12 +32,15 @@ import numpy as np
 import torch
 
 import edelweiss as ew
+from benchmarks.defaults import note, read
 from benchmarks.pages import insert
 from benchmarks.peers.resnet20 import ResNet20
 from edelweiss.client_app.oracle import SiteOracle, stream
 from edelweiss.datasets import DataSummary, Samples, make_sampler
 from edelweiss.datasets.files import SearchPath
 from edelweiss.datasets.sources import cifar
+from edelweiss.lab.compare.groups import Difference, half_width
+from edelweiss.lab.compare.text import markdown
 from edelweiss.models import MODELS, Architecture
 from edelweiss.problems.metrics import ranking
 from edelweiss.server_app.console import Progress
@@ -42,11 +48,14 @@ from edelweiss.server_app.console import Progress
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from edelweiss.federation import Oracle, RoundContext
+    from edelweiss.problems import Arrays as Tensors
     from edelweiss.problems.base import Batch, Problem
     from edelweiss.server_app.recorder import Record
 
 REPO = Path(__file__).resolve().parents[2]
 PAGE = REPO / "docs" / "results" / "libauc.md"
+KEPT = REPO / "runs" / "libauc-recipe.jsonl"
 SHARES = (0.1, 0.01)
 BATCH, POSITIVES = 128, 25  # LibAUC's example: int(0.2 * 128)
 EVERY = 50  # steps of a round
@@ -266,6 +275,34 @@ def without_prior(theirs: Arrays) -> np.ndarray:
 # ---------------------------------------------------------------------- recipe
 
 
+@dataclass(frozen=True, kw_only=True)
+class PesgsAlpha(ew.LocalSGDA):
+    """Local SGDA in which y is PESG's α, of `auc-margin` with a margin of 1.
+
+    Line 4 becomes y ← P(y + ηy/2 (1 + b - a - y)), at the new a and b, the last two entries of x. Of f / (4p(1-p)) it
+    is the gradient by α with a and b in the place of the batch's mean scores.
+    """
+
+    name = "pesgs-alpha"
+    stacks = False
+
+    def local_update(
+        self, sent: Tensors, memory: Tensors, oracle: Oracle, context: RoundContext
+    ) -> tuple[Tensors, Tensors]:
+        """Lines 1-4."""
+        x, y, descent = sent["x"].clone(), sent["y"].clone(), self.descent(context)
+        for _ in range(context.local_steps):
+            gx, _ = self.gradients(x, y, sent, oracle)
+            descent.move(x, gx, self.lr)
+            a, b = x[-2:]
+            y = oracle.project(y + self.lr_dual / 2 * (1 + b - a - y))
+        return {"x": x, "y": y}, {}
+
+
+LIBAUC, OURS, WITH_ALPHA = ARMS = ("LibAUC", "Edelweiss", "Edelweiss, PESG's α")
+PAIRS = ((OURS, LIBAUC), (WITH_ALPHA, LIBAUC), (WITH_ALPHA, OURS))
+
+
 class Ends(Progress):
     """Notes the CPU time at the end of each round."""
 
@@ -278,24 +315,24 @@ class Ends(Progress):
         self.at.append(time.process_time())
 
 
-def trained(images: Images, steps: int, seed: int) -> Arrays:
-    """Train with Local SGDA as PESG does, but for α's gradient; return test scores, and the CPU seconds of rounds."""
-    ends = Ends()
+def trained(images: Images, steps: int, seed: int, method: type[ew.LocalSGDA]) -> Arrays:
+    """Train as PESG does, but for α's step; return test scores, and the CPU seconds of rounds."""
+    ends, own = Ends(), method.name
+    ew.register(PesgsAlpha)
     config = {
-        "algorithm": "local-sgda",
+        "algorithm": own,
         "problem": "auc-margin",
         "auc-margin.normalise": True,
         "auc-margin.margin": RECIPE["margin"],
         # PESG's momentum weighs the fresh gradient: with 0.9 it is heavy ball's 0.1 with 0.9 of the step.
-        "local-sgda.lr": RECIPE["lr"] * RECIPE["momentum"] * unit(),
-        "local-sgda.lr-dual": 4 * RECIPE["lr"],
-        "local-sgda.momentum": 1 - RECIPE["momentum"],
+        f"{own}.lr": RECIPE["lr"] * RECIPE["momentum"] * unit(),
+        f"{own}.lr-dual": 4 * RECIPE["lr"],
+        f"{own}.momentum": 1 - RECIPE["momentum"],
         # The point that epoch_decay pulls to is noise near 0 until PESG's first decay, which is later than this ends.
-        "local-sgda.weight-decay": (RECIPE["weight_decay"] + RECIPE["epoch_decay"]) / unit(),
-        "sites": 1,
-        "partition": "iid",
+        f"{own}.weight-decay": (RECIPE["weight_decay"] + RECIPE["epoch_decay"]) / unit(),
         "thin-share": 0.0,
         "holdout-share": 0.0,
+        "test-share": 0.0,  # all images are trained on, as there
         "standardise": False,
         "sampler": "fixed-positives",
         "positives-per-batch": POSITIVES,
@@ -311,46 +348,62 @@ def trained(images: Images, steps: int, seed: int) -> Arrays:
         "report": False,
     }
     with tempfile.TemporaryDirectory() as folder:
-        run = ew.simulate(
-            config | {"runs-dir": folder}, data=ew.arrays(images.train, images.labels), model=ResNet20, progress=ends
-        )
+        site = [(images.train, images.labels)]
+        run = ew.simulate(config | {"runs-dir": folder}, data=site, model=ResNet20, progress=ends)
         scores = run.predict(images.test)
     return {"scores": np.asarray(scores), "seconds": np.diff(ends.at)[:-1]}
 
 
-def recipe_compared(python: str, steps: int, seeds: int) -> list[str]:
-    """Return the table of the recipe."""
-    lines = [
-        "| | AUROC, LibAUC | AUROC, Edelweiss | difference | CPU s, LibAUC | CPU s, Edelweiss | ratio |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
-    ]
-    for share in SHARES:
-        images, start = cifar10(share), {}
-        scores: dict[str, list[float]] = {"libauc": [], "edelweiss": []}
-        seconds: dict[str, list[float]] = {"libauc": [], "edelweiss": []}
-        for seed in range(seeds):
+def recipe_run(python: str, steps: int, share: float, seeds: int) -> None:
+    """Make the runs at a share of positives that are missing."""
+    done = {(one["steps"], one["share"], one["seed"], one["arm"]) for one in read(KEPT)}
+    images = cifar10(share)
+    for arm, seed in product(ARMS, range(seeds)):
+        if (steps, share, seed, arm) in done:
+            continue
+        if arm == LIBAUC:
             start = problem_of(images, torch.float32, seed).initial()["x"].numpy()[:-2]
-            job = RECIPE | {"steps": steps, "seed": seed}
             given = {"images": images.train, "labels": images.labels, "test": images.test, "start": start}
-            for name, answer in (
-                ("libauc", libauc(python, "train", job, **given)),
-                ("edelweiss", trained(images, steps, seed)),
-            ):
-                scores[name].append(ranking(images.truth, answer["scores"])["auroc"])
-                seconds[name] += answer["seconds"].tolist()
-            print(f"{share:.0%}, seed {seed}: AUROC {scores}, seconds {seconds}", file=sys.stderr, flush=True)
-        paired = [ours - theirs for ours, theirs in zip(scores["edelweiss"], scores["libauc"], strict=True)]
-        took = {name: 100 / EVERY * statistics.median(each) for name, each in seconds.items()}
-        cells = [spread(scores["libauc"]), spread(scores["edelweiss"]), spread(paired, "+")]
-        cells += [f"{took['libauc']:.1f}", f"{took['edelweiss']:.1f}", f"{took['edelweiss'] / took['libauc']:.2f}"]
-        lines.append(f"| {share:.0%} positive | {' | '.join(cells)} |")
-    return lines
+            answer = libauc(python, "train", RECIPE | {"steps": steps, "seed": seed}, **given)
+        else:
+            answer = trained(images, steps, seed, PesgsAlpha if arm == WITH_ALPHA else ew.LocalSGDA)
+        auroc, seconds = ranking(images.truth, answer["scores"])["auroc"], answer["seconds"].tolist()
+        note(KEPT, {"steps": steps, "share": share, "seed": seed, "arm": arm, "auroc": auroc, "seconds": seconds})
 
 
-def spread(values: Sequence[float], sign: str = "") -> str:
+def recipe_compared(steps: int, seeds: int) -> str:
+    """Return the tables of the recipe's runs."""
+    runs = [one for one in read(KEPT) if one["steps"] == steps and one["seed"] < seeds]
+    aligned = ["---", *["---:"] * len(ARMS)]
+    scores, took = [["", *ARMS], aligned], [["", *ARMS], aligned]
+    apart = [["", *(f"{one} less {other}" for one, other in PAIRS)], aligned]
+    for share in SHARES:
+        label = f"{share:.0%} positive"
+        found = {arm: [one for one in runs if (one["share"], one["arm"]) == (share, arm)] for arm in ARMS}
+        auroc = {arm: [one["auroc"] for one in sorted(each, key=itemgetter("seed"))] for arm, each in found.items()}
+        for seed, each in enumerate(zip(*auroc.values(), strict=True)):
+            scores.append([f"{label}, seed {seed}", *(f"{one:.3f}" for one in each)])
+        scores.append([f"**{label}**", *(f"**{spread(each)}**" for each in auroc.values())])
+        apart.append([label, *(str(paired(auroc[one], auroc[other])) for one, other in PAIRS)])
+        medians = [100 / EVERY * statistics.median(chain(*map(itemgetter("seconds"), each))) for each in found.values()]
+        took.append([label, *(f"{each:.1f} ({each / medians[0]:.2f})" for each in medians)])
+    return (
+        f"AUROC of the test images after {steps} steps; in bold mean ± standard deviation.\n\n"
+        f"{markdown(scores)}\n\nDifferences paired by seed: mean and 95 % interval (Student's t).\n\n"
+        f"{markdown(apart)}\n\nSeconds of one core for 100 steps, the median, and in brackets how many times "
+        f"LibAUC's.\n\n{markdown(took)}"
+    )
+
+
+def paired(ones: Sequence[float], others: Sequence[float]) -> Difference:
+    """Return the mean difference by seed with its interval; two seeds or more."""
+    each = [one - other for one, other in zip(ones, others, strict=True)]
+    return Difference(statistics.fmean(each), half_width(each), len(each))
+
+
+def spread(values: Sequence[float]) -> str:
     """Return mean ± standard deviation over the seeds."""
-    off = statistics.stdev(values) if len(values) > 1 else 0.0
-    return f"{statistics.fmean(values):{sign}.3f} ± {off:.3f}"
+    return f"{statistics.fmean(values):.3f} ± {statistics.stdev(values):.3f}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -359,12 +412,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--python", required=True, help="an interpreter that has LibAUC")
     parser.add_argument("--parts", nargs="+", choices=("steps", "recipe"), default=["steps", "recipe"])
     parser.add_argument("--steps", type=int, default=20, help="of the first")
-    parser.add_argument("--train", type=int, default=200, help="steps of the recipe: a multiple of 50")
+    parser.add_argument("--train", type=int, default=200, help=f"steps of the recipe: a multiple of {EVERY}")
     parser.add_argument("--seeds", type=int, default=3, help="of the recipe")
     parser.add_argument("--page", type=Path, default=PAGE, help="where the tables go")
     options = parser.parse_args(arguments)
     if options.train % EVERY or options.train < 3 * EVERY:
         parser.error(f"--train {options.train}: a multiple of {EVERY}, which is a round, and at least {3 * EVERY}")
+    if options.seeds < 2:
+        parser.error(f"--seeds {options.seeds}: an interval needs 2 or more")
     if not os.environ.get("EDELWEISS_DATA"):
         parser.error("EDELWEISS_DATA is not set: it names the folder that holds cifar10/")
     torch.set_num_threads(1)
@@ -384,11 +439,9 @@ def steps_part(options: argparse.Namespace) -> str:
 
 def recipe_part(options: argparse.Namespace) -> str:
     """Return the page's part on the recipe."""
-    head = (
-        f"**The recipe**, its first {options.train} steps; mean ± standard deviation over {options.seeds} seeds; "
-        "seconds of one core for 100 steps, the median."
-    )
-    return "\n\n".join([head, "\n".join(recipe_compared(options.python, options.train, options.seeds))]) + "\n"
+    for share in SHARES:
+        recipe_run(options.python, options.train, share, options.seeds)
+    return f"**The recipe.** {recipe_compared(options.train, options.seeds)}"
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ import numpy as np
 import edelweiss as ew
 from benchmarks.peers.job import (
     BATCH,
-    LR,
     MU,
     SERVER_LR,
     STEPS,
@@ -25,6 +24,7 @@ from benchmarks.peers.job import (
     answer,
     mnist,
 )
+from edelweiss.federation import DivergedError
 from edelweiss.server_app.console import Progress
 
 if TYPE_CHECKING:
@@ -56,12 +56,13 @@ def train(job: Job, clock: Clock, stack: int) -> Trained:
         "problem": "cross-entropy",
         "thin-share": 0.0,
         "holdout-share": 0.0,
+        "test-share": 0.0,
         "model": job.model,
         "hidden": 64,
         "rounds": job.rounds,
         "local-steps": STEPS,
         "batch-size": BATCH,
-        f"{job.algorithm}.lr": LR,
+        f"{job.algorithm}.lr": job.lr,
         "engine": "local",
         "workers": job.cores,
         "stack": stack,
@@ -80,7 +81,10 @@ def train(job: Job, clock: Clock, stack: int) -> Trained:
         config |= OWN[job.algorithm] | {"standardise": False}
         data = [(inputs[rows], labels[rows]) for rows in map(job.rows, range(job.clients))]
     with tempfile.TemporaryDirectory() as folder:
-        run = ew.simulate(config | {"runs-dir": folder}, data=data, progress=Ends(clock))
+        try:
+            run = ew.simulate(config | {"runs-dir": folder}, data=data, progress=Ends(clock))
+        except DivergedError:
+            return Trained([], STEPS)
         arrays, gradients = run.arrays, [record["gradients"] for record in run.metrics]
     clock.ended.pop()
     steps = sum(gradients) / len(gradients) / job.clients

@@ -9,7 +9,6 @@ from flwr.serverapp.strategy import FedAdam, FedAvg, FedProx
 from flwr.simulation import run_simulation
 
 from benchmarks.peers.job import (
-    LR,
     MU,
     SERVER_LR,
     TAU,
@@ -26,7 +25,7 @@ from benchmarks.peers.job import (
 STRATEGIES = {
     "fedavg": (FedAvg, {}),
     "fedprox": (FedProx, {"proximal_mu": MU}),
-    "fedadam": (FedAdam, {"eta": SERVER_LR, "eta_l": LR, "beta_1": 0.9, "beta_2": 0.99, "tau": TAU}),
+    "fedadam": (FedAdam, {"eta": SERVER_LR, "beta_1": 0.9, "beta_2": 0.99, "tau": TAU}),
 }
 
 
@@ -42,7 +41,7 @@ def train(job: Job, clock: Clock) -> Trained:
         torch.set_num_threads(1)
         network = torch_network(model, job.seed)
         network.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
-        optimizer = torch.optim.SGD(network.parameters(), lr=LR)
+        optimizer = torch.optim.SGD(network.parameters(), lr=job.lr)
         inputs, labels = map(torch.from_numpy, mnist())
         rows, steps = torch.from_numpy(job.rows(int(context.node_config["partition-id"]))), 0
         mu, sent = message.content.config_records["config"].get("proximal-mu", 0.0), []

@@ -10,7 +10,6 @@ import sys
 
 from benchmarks.peers.job import (
     BATCH,
-    LR,
     MU,
     STEPS,
     Clock,
@@ -133,7 +132,7 @@ def _run(job: Job, clock: Clock) -> Trained:
         parameters,
         SimulatedBackend(training_data=data, val_data=None),
         model,
-        NNTrainHyperParams(local_learning_rate=LR, local_batch_size=BATCH, **length),
+        NNTrainHyperParams(local_learning_rate=job.lr, local_batch_size=BATCH, **length),
         callbacks=[Ends()],
     )
     return Trained(layers_of(list(classifier.parameters())), steps / visits)

@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 import pytest
 import torch
 
-from benchmarks.peers.libauc import BATCH, PLAIN, POSITIVES, Batches, ResNet20, followed, main, unit
+from benchmarks.peers.libauc import (
+    BATCH,
+    PLAIN,
+    POSITIVES,
+    Batches,
+    Dealt,
+    Images,
+    PesgsAlpha,
+    ResNet20,
+    followed,
+    main,
+    trained,
+    unit,
+)
+from edelweiss.client_app.oracle import SiteOracle
 from edelweiss.datasets import Samples
 from tests.problems.example import make
 from tests.reference.pesg import pesg, scores
+
+if TYPE_CHECKING:
+    from edelweiss.problems.base import Batch
 
 FEATURES, STEPS = 4, 12
 JOB = PLAIN | {"lr": 0.7, "epoch_decay": 0.3, "noted": [1, 5, STEPS]}
@@ -74,8 +93,45 @@ def test_resnet20_has_the_papers_parameters_and_takes_small_images() -> None:
         assert network(torch.zeros(2, 3, side, side)).shape == (2, 1)
 
 
-@pytest.mark.parametrize("arguments", [[], ["--python", "python", "--train", "100"], ["--python", "python"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["--python", "python", "--train", "100"], ["--python", "python", "--seeds", "1"], ["--python", "python"]],
+)
 def test_what_cannot_be_measured_is_refused(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("EDELWEISS_DATA", raising=False)
     with pytest.raises(SystemExit):
         main(arguments)
+
+
+def test_pesgs_alpha_takes_pesgs_steps() -> None:
+    inputs, labels = data(0.1)
+    problem, batches = make("auc-margin", prior=0.1, normalise=True), Batches.drawn(labels, STEPS)
+    point = problem.initial()
+    given = [(inputs[rows].double().numpy(), labels[rows].numpy()) for rows in batches.rows]
+    points, alphas = pesg(point["x"].numpy(), given, JOB["lr"], 0.0, 1.0)
+    oracle = Dealt(problem, Samples(inputs, labels, torch.arange(len(labels))), None, torch.Generator())
+    method = PesgsAlpha(local_steps=1, lr=JOB["lr"] * unit(), lr_dual=4 * JOB["lr"])
+    for step, (x, alpha) in enumerate(zip(points[1:], alphas[1:], strict=True)):
+        rows = batches.rows[step]
+        oracle.batch = (inputs[rows].double(), labels[rows], batches.weights[step].double())
+        point, _ = method.local_update(point, {}, oracle, method.context(step + 1, STEPS, "train", 1))
+        np.testing.assert_allclose(point["x"].numpy(), x, rtol=0, atol=1e-12)
+        assert point["y"].item() == pytest.approx(alpha, abs=1e-12)
+
+
+def test_our_recipe_trains_on_all_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: set[float] = set()
+    gradient = SiteOracle.gradient
+
+    def noted(oracle: SiteOracle, x: torch.Tensor, y: torch.Tensor | None, batch: Batch | None = None) -> Any:
+        batch = oracle.draw() if batch is None else batch
+        assert batch is not None
+        seen.update(batch[0][:, 0, 0, 0].tolist())
+        return gradient(oracle, x, y, batch)
+
+    monkeypatch.setattr(SiteOracle, "gradient", noted)
+    monkeypatch.setattr("benchmarks.peers.libauc.EVERY", 3)
+    pixels = np.random.default_rng(0).normal(size=(300, 3, 16, 16)).astype(np.float32)
+    images = Images(pixels, (np.arange(300) % 5 == 0).astype(np.int64), pixels[:4], np.arange(4) % 2)
+    trained(images, 3, 1, PesgsAlpha)
+    assert seen == set(pixels[:, 0, 0, 0].tolist())

@@ -26,7 +26,7 @@ ABSENT = Engine("Absent", "absent", "no_such_package")
 def answer(*seconds: float, loss: float = 0.4, steps: float = 10.0) -> dict[str, Any]:
     """Return what a script prints."""
     packages = {"numpy": "2.0"}
-    known = {"parameters": 7850, "loss": loss, "accuracy": 0.9, "steps": steps, "versions": packages}
+    known = {"parameters": 7850, "loss": loss, "accuracy": 0.9, "diverged": False, "steps": steps, "versions": packages}
     return known | {"seconds": list(seconds)}
 
 
@@ -156,10 +156,19 @@ def test_the_local_engine_trains_the_baselines(algorithm: str, monkeypatch: pyte
 
 def test_a_table_has_a_line_for_each_engine_beside_ours() -> None:
     ours, flower, _ = METHODS["FedProx"]
-    lines = baselines_table({"FedProx": {ours: [answer(1.0), answer(1.0)], flower: [answer(4.0)]}}).splitlines()
-    assert lines[2].endswith("| 0.900 ± 0.000 | 0.400 ± 0.000 | 1.000 | 1.0 |")
-    assert lines[3].startswith("| FedProx | Flower |")
-    assert lines[3].endswith("| 4.000 | 4.0 |")
+    diverged = {"diverged": True, "seconds": [6.0]}
+    found = {(0.1, "FedProx"): {ours: [answer(1.0), answer(1.0)], flower: [answer(4.0), diverged]}}
+    lines = baselines_table(found).splitlines()
+    assert lines[2] == "| 0.1 | FedProx | Edelweiss | 0.900 ± 0.000 | 0.900, 0.900 | 0.400 ± 0.000 | 1.000 | 1.0 |"
+    assert lines[3] == "| 0.1 | FedProx | Flower | 0.900 ± 0.000 | 0.900, diverged | 0.400 ± 0.000 | 5.000 | 5.0 |"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("digits")
+def test_a_run_that_diverges_is_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.peers.job.two_classes", lambda client: np.arange(20) * 4 + client)
+    assert with_edelweiss.train(Job("mlp", 4, 4, "scaffold", lr=1e6), Clock(), stack=1).diverged
+    assert not with_edelweiss.train(Job("mlp", 4, 4, "scaffold"), Clock(), stack=1).diverged
 
 
 def test_pfl_is_a_peer_of_scaffold_as_it_is_and_mended() -> None:
