@@ -349,7 +349,8 @@ class SiteInRun:
         site = self.site
         if (data := site.data()) is None:
             return None, None
-        hidden = hidden_labels(data, site.policy) if site.guarded else ()
+        # With differential privacy the noise hides few of a class; what depends on their exact number would tell it.
+        hidden = hidden_labels(data, site.policy) if site.guarded and not site.run.private else ()
         if site.stays_open:
             return prepared(data, site.device, self.data_summary, hidden)
         place = max(0, site.node.partition_id), site.run.sites

@@ -197,7 +197,7 @@ class Records:
     # ------------------------------------------------------------------ the sets that replies are about
 
     def too_near(self, kind: str, rows: Rows, fewest: int, key: str) -> bool:
-        """Whether a set differs by too few patients from an earlier one, or from a combination of several.
+        """Whether a set differs by too few patients from an earlier one.
 
         Parameters
         ----------
