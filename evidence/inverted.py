@@ -7,7 +7,12 @@ from typing import Any
 
 from edelweiss.evidence.text import format_estimate, interval_with_ties
 
-PLACES = {"pooled": "all sites pooled", "within-sites": "within sites", "common-test-set": "on the common test set"}
+PLACES = {
+    "pooled": "all sites pooled",
+    "within-sites": "within sites",
+    "common-test-set": "on the common test set",
+    "noised": "within sites, under noise",
+}
 
 
 def inverted_rankings(evidence: Mapping[str, Any]) -> list[str]:
@@ -21,7 +26,7 @@ def _inverted_label(evidence: Mapping[str, Any]) -> str:
     where = [
         f"{words} {format_estimate(evidence[key]['auroc'])}"
         for key, words in PLACES.items()
-        if evidence[key] and _below(evidence[key]["auroc"])
+        if evidence.get(key) and _below(evidence[key]["auroc"])
     ]
     sites = [
         f"at {name} {format_estimate(site['auroc'])}"

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 def multilabel_summary(each: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     """Combine the `summary` of each label into the content of evidence.json."""
     first = next(iter(each.values()))
-    parts = ("pooled", "within-sites", "common-test-set")
+    parts = ("pooled", "within-sites", "common-test-set", "noised")
     mean = {part: _mean_over([own[part] for own in each.values() if own[part]]) for part in parts}
     return {**{key: first[key] for key in ("version", "level", "model")}, "labels": dict(each), "mean": mean}
 
@@ -26,5 +26,5 @@ def _mean_over(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
             found[kind] = {
                 end: None if any(one[end] is None for one in known) else sum(one[end] for one in known) / len(known)
                 for end in ("value", "low", "high")
-            } | {"by": "mean of the labels' ends", "ties": sum(one["ties"] or 0.0 for one in known) / len(known)}
+            } | {"by": "mean of the labels' ends", "ties": sum(one.get("ties") or 0.0 for one in known) / len(known)}
     return found or None

@@ -46,6 +46,7 @@ GRID = np.arange(-12, 12.25, 0.5)  # of the first, in asinh(8 score)
 STEPS = np.linspace(0, 1, 801)  # of A
 OUTSTANDING = 7.0  # standard deviations of noise by which positives have to stand out for an average precision
 ORDER = 0.2  # share of a bin's negatives that rank before its positives, at the upper end
+ENDS = {"value": "", "low": "-low", "high": "-high", "noise": "-noise"}  # of an estimate, and how its name ends
 COUNT, SCORE = number(-1e12, 1e12), number(-1e6, 1e6)
 SCHEMA = Schema(
     {
@@ -161,6 +162,23 @@ def estimates(sites: Sequence[Noised]) -> dict[str, float]:
         found[name], found[f"{name}-low"], found[f"{name}-high"] = one
         found[f"{name}-noise"] = max(0.0, 1 - alone / width) if width > 0 else 0.0
     return found
+
+
+def in_evidence(found: Mapping[str, float], label: str = "") -> dict[str, Any]:
+    """Return the `estimates` of a label as evidence.json has them; ``value`` is None where the noise hides it.
+
+    Parameters
+    ----------
+    found
+        As in metrics.jsonl: of several labels by names such as ``"auroc-low.Edema"``.
+    label
+        Empty where there is one.
+    """
+    of = f".{label}" * bool(label)
+    return {
+        name: {key: found.get(f"{name}{end}{of}") for key, end in ENDS.items()} | {"by": by}
+        for name, by in (("auroc", "Fieller"), ("auprc", "delta method"))
+    }
 
 
 def _auroc(sites: Sequence[Noised], *, with_noise: bool) -> tuple[float, float, float] | None:

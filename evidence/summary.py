@@ -1,10 +1,10 @@
 """evidence.json: the evaluation of a run's model, from the statistics that the sites report.
 
-The file format, version 2 (in version 1 ``measure`` was ``told``). Undefined numbers are null; a curve is a set of
-columns of equal length.
+The file format, version 3 (in version 2 there was no ``noised``; in version 1 ``measure`` was ``told``). Undefined
+numbers are null; a curve is a set of columns of equal length.
 
 ``version``, ``level``
-    2; the confidence level of all intervals, 0.95.
+    3; the confidence level of all intervals, 0.95.
 ``model``
     ``"common"``: all sites evaluated one model. ``"own"``: each its own; then nothing is pooled.
 ``probabilities``
@@ -27,6 +27,11 @@ columns of equal length.
     two-sided: the mean over ``sites`` (their number) of this model's AUROC minus the other's (DeLong, paired).
     ``by-site``, ``common-test-set`` and ``pooled`` have ``auroc``, ``other`` (numbers), ``difference`` and ``p``;
     ``pooled`` also ``sites``, ``n`` and ``positives``, over the sites that report individual scores (null without any).
+``noised``
+    Of a run with differential privacy, from noised histograms of the held-out patients, by sites (null of any other):
+    ``auroc``, over the pairs within sites, and ``auprc``. Each is an estimate with ``noise``, the share of the
+    interval's width that is there for the noise; all null where the noise hides it. ``sites`` is then empty, and
+    ``pooled`` null.
 ``notes``
     Caveats for the reader, in sentences.
 
@@ -92,7 +97,7 @@ if TYPE_CHECKING:
     from edelweiss.evidence.reported import Group
     from edelweiss.evidence.sums import Floats
 
-VERSION = 2
+VERSION = 3
 POOLING = (
     "The pooled AUROC also counts pairs of patients from different sites, so it rewards a model that distinguishes "
     "sites. The mean within sites does not."
@@ -105,6 +110,11 @@ SAME_PATIENTS = (
 NOT_COMPARED = (
     "The two models are not compared: no site that reports individual scores has both classes, and there is no common "
     "test set."
+)
+
+NOISED = (
+    "Sites sent noised histograms alone, so there are no numbers of single sites, and of the held-out patients no "
+    "subgroups, no calibration, no curves and no comparison with another model."
 )
 
 
@@ -124,13 +134,19 @@ class Site:
 
 
 def summary(
-    sites: Mapping[str, Site], *, common: bool, log_odds: bool, test: Site | None = None, asked_to_compare: bool = False
+    sites: Mapping[str, Site],
+    *,
+    common: bool,
+    log_odds: bool,
+    test: Site | None = None,
+    asked_to_compare: bool = False,
+    noised: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return the content of evidence.json.
 
-    Sites, by name, have held-out samples; there may be none if there is a common ``test`` set. `common`: all evaluated
-    one model. `log_odds`: scores are log-odds of a positive. `asked_to_compare`: a note says if a comparison is
-    impossible.
+    Sites, by name, have held-out samples; there may be none if there is a common ``test`` set, or `noised`. `common`:
+    all evaluated one model. `log_odds`: scores are log-odds of a positive. `asked_to_compare`: a note says if a
+    comparison is impossible. `noised`: what `evidence.noised` says of a private run.
     """
     every, counts = list(sites.values()), SiteCounts([site.counts for site in sites.values()])
     fits, assessed_on = _fits(counts, common=common, log_odds=log_odds)
@@ -153,8 +169,11 @@ def summary(
     found["within-sites"]["auroc"]["ties"] = float(np.mean(own_ties)) if own_ties else math.nan
     found["subgroups"] = subgroups(every)
     found["compared"] = compare_models(sites, test)
-    notes = [POOLING] * (common and len(every) > 1) + [SAME_PATIENTS] * (assessed_on == "same-patients")
+    found["noised"] = noised
+    assessed = bool(every or test)
+    notes = [POOLING] * (common and len(every) > 1) + [SAME_PATIENTS] * (assessed and assessed_on == "same-patients")
     notes += [GROUPED] * any(site.grouped for site in every)
+    notes += [NOISED] * (noised is not None)
     notes += inverted_rankings(_as_json(found))
     found["notes"] = notes + [NOT_COMPARED] * (asked_to_compare and found["compared"] is None)
     return dict(_as_json(found))

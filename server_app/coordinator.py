@@ -32,7 +32,7 @@ from edelweiss.server_app.data_summary import (
 )
 from edelweiss.server_app.data_warnings import data_warnings
 from edelweiss.server_app.evaluation import central_evaluation, common_test_set, judged_on
-from edelweiss.server_app.evidence import compared_with, evidence_of, in_words, noised_in_words
+from edelweiss.server_app.evidence import compared_with, evidence_of, in_words
 from edelweiss.server_app.init_model import InitModel
 from edelweiss.server_app.local import LocalGrid
 from edelweiss.server_app.memory_estimate import make_ready, remembered
@@ -138,8 +138,6 @@ def _coordinate(
         folder.close()
     personalised = config.personalised
     progress.sites(recorder.records, sizes, personalised=personalised)
-    for line in noised_in_words(recorder.records[-1].get("noised")) if recorder.records and config.private else ():
-        progress.say(line)
     for line in in_words(recorder.evidence) if recorder.evidence else ():
         progress.say(line)
     for line in [*(inverted_rankings(recorder.evidence) if recorder.evidence else ()), *warnings]:
@@ -218,7 +216,8 @@ def _play(
     if strategy.personalised and strategy.exchanges:
         model.note_body(arrays["x"], start)
     if isinstance(problem, NetworkProblem):
-        recorder.evidence = evidence_of(config, problem, recorder.scores, arrays, other, test)
+        noised = recorder.records[-1].get("noised") if recorder.records else None
+        recorder.evidence = evidence_of(config, problem, recorder.scores, arrays, other, test, noised)
     return arrays, {site.name: to_record(facts) for site, facts in sites.items()}
 
 

@@ -12,6 +12,7 @@ from edelweiss.datasets import common_test_patients
 from edelweiss.evidence import Counts, Site, multilabel_summary, summary
 from edelweiss.evidence.delong import exact, paired
 from edelweiss.evidence.design import Design
+from edelweiss.evidence.noised import in_evidence
 from edelweiss.evidence.summary import NOT_COMPARED
 from edelweiss.evidence.text import format_estimate
 from edelweiss.models import ModelError
@@ -40,10 +41,12 @@ def evidence_of(
     model: Arrays,
     other: Arrays | None,
     test: Samples | None,
+    noised: Mapping[str, float] | None = None,
 ) -> dict[str, Any] | None:
     """Return the content of evidence.json, see `evidence.summary`; None without any statistics.
 
-    ``labels`` has the sites' statistics by label (a single one's name is empty) and site.
+    ``labels`` has the sites' statistics by label (a single one's name is empty) and site; ``noised`` what is known of
+    a private run in their place, as in metrics.jsonl.
     """
     if not config.evidence or not ranks(type(problem)):
         return None
@@ -51,13 +54,14 @@ def evidence_of(
     tested = {} if test is None else _tested(config, problem, names, model, other, test)
     found: dict[str, dict[str, Any]] = {}
     for name in names:
-        if labels.get(name) or tested.get(name):
+        if labels.get(name) or tested.get(name) or noised is not None:
             found[name] = summary(
                 labels.get(name, {}),
                 common=not config.personalised,
                 log_odds=problem.log_odds,
                 test=tested.get(name),
                 asked_to_compare=other is not None,
+                noised=None if noised is None else in_evidence(noised, name),
             )
     if not found:
         return None
@@ -144,42 +148,34 @@ def in_words(content: Mapping[str, Any]) -> Iterator[str]:
         yield from _of_a_label(content)
         return
     for name, own in content["labels"].items():
-        yield from (f"{name}: {line}" for line in list(_of_a_label(own))[:1])
+        yield from (f"{name}: {line}" for line in list(_of_a_label(own))[: 1 + bool(own["noised"])])
     means = [
         f"{words} {format_estimate(content['mean'][key]['auroc'])}"
         for key, words in (
             ("pooled", "pooled"),
             ("within-sites", "within sites"),
             ("common-test-set", "common test set"),
+            ("noised", "held out, under noise"),
         )
-        if content["mean"][key]
+        if "auroc" in (content["mean"][key] or {})
     ]
     yield f"mean AUROC over labels: {'; '.join(means)}; evidence.json has each label's details"
 
 
-def noised_in_words(found: Mapping[str, float] | None) -> Iterator[str]:
-    """Yield what noised histograms of the held-out patients say, a line for each label."""
-    if found is None:
-        yield "no evaluation on held-out patients: no site has any"
-        return
-    labels = {name.partition(".")[2] for name in found} or {""}
-    for label in sorted(labels):
-        parts = []
-        for name, words in (("auroc", "AUROC within sites"), ("auprc", "average precision")):
-            value, low, high, noise = (
-                found.get(f"{name}{end}.{label}" if label else f"{name}{end}")
-                for end in ("", "-low", "-high", "-noise")
-            )
-            if value is None or low is None or high is None or noise is None:
-                parts.append(f"{words} cannot be told from the noise")
-            else:
-                share = f"{noise:.0%} of the interval is noise"
-                parts.append(f"{words} {value:.2f} ({low:.2f} to {high:.2f}; {share})")
-        yield f"{label}: " * bool(label) + "held-out patients, under noise: " + "; ".join(parts)
+def noised_in_words(noised: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what noised histograms of the held-out patients say, a phrase for each number."""
+    for kind, words in (("auroc", "AUROC within sites"), ("auprc", "average precision")):
+        found = noised[kind]
+        if found["value"] is None:
+            yield f"{words} cannot be told from the noise"
+        else:
+            yield f"{words} {format_estimate(found)}, {found['noise']:.0%} of the interval's width is noise"
 
 
 def _of_a_label(content: Mapping[str, Any]) -> Iterator[str]:
     parts = []
+    if noised := content["noised"]:
+        yield "held-out patients, under noise: " + "; ".join(noised_in_words(noised))
     if pooled := content["pooled"]:
         parts.append(f"pooled AUROC {format_estimate(pooled['auroc'])}")
     within = content["within-sites"]

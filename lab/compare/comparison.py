@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from edelweiss.config import RunConfig
 
 COSTS = {"megabytes": "MB per site", "gradients": "gradients per site", "seconds": "seconds"}
-WHERE = {"central": "test set", "pooled": "held out", "over-sites": "over sites"}
+WHERE = {"central": "test set", "pooled": "held out", "noised": "held out, under noise", "over-sites": "over sites"}
 
 
 @dataclass(frozen=True)
@@ -241,12 +241,13 @@ def _expected(run: RunConfig) -> list[str]:
     )
     parts = ["central"] * tested + ["pooled"]
     found = [f"{part}.{name}" for part in parts for name in (*names, *counts)]
+    found += [f"noised.{name}" for name in names if run.private and name.partition(".")[0] in RANKINGS]
     return found + [f"over-sites.{name}.{kind}" for name in names for kind in ("mean", "std", "worst-decile")]
 
 
 def _named(there: Sequence[str], *, own: bool) -> dict[str, str]:
     """Return names in short, and the path that each stands for; ``own``: whether sites have models of their own."""
-    forms = ["central.{}", *(["over-sites.{}.mean"] if own else ["pooled.{}", "over-sites.{}.mean"])]
+    forms = ["central.{}", *(["over-sites.{}.mean"] if own else ["pooled.{}", "over-sites.{}.mean"]), "noised.{}"]
     named = {}
     for name in (*HEADLINE, *dict.fromkeys(each for path in there if (each := _of_a_label(path)))):
         if path := next((form.format(name) for form in forms if form.format(name) in there), ""):

@@ -70,7 +70,7 @@ class Found:
             evidence: Any = read_json(self.path / EVIDENCE)
             name, label = split(name)
             evidence = evidence["labels"][label] if label else evidence.get("mean", evidence)
-            found = evidence[{"central": "common-test-set", "pooled": "pooled"}[part]][name]
+            found = evidence[{"central": "common-test-set", "pooled": "pooled", "noised": "noised"}[part]][name]
             return {f"{path}, {end} over patients": float(found[end]) for end in ("low", "high")}
         except (OSError, ValueError, LookupError, TypeError):
             return {}

@@ -13,7 +13,7 @@ from edelweiss.common.options import MOST
 from edelweiss.config import RunConfig
 from edelweiss.config.resume import COMPUTED, LEFT
 from edelweiss.lab.run_folder import Record, read_records
-from edelweiss.problems.metrics import METRICS, TIES, split
+from edelweiss.problems.metrics import METRICS, RANKINGS, TIES, split
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,6 +22,7 @@ Settings = Mapping[str, Value]
 """Run-config keys, flat."""
 
 MACHINE = frozenset(COMPUTED | LEFT)  # what says where and how a run is computed, not what it computes
+PARTS = ("central", "pooled", "noised", "over-sites")  # of a line, that are about all sites
 OUTCOME = "outcome.json"  # of a sweep's run, written last: a folder without it is of a run that was cut off
 PAUSE = "pause.json"  # as outcome.json, of a run that its sweep stopped early and that may go on
 DIVERGED = re.compile("diverges|NaN or infinity")  # in the reason that a run stopped for
@@ -120,13 +121,13 @@ def held_out(record: Record, select: str) -> float | None:
 
 def paths(record: Record) -> list[str]:
     """Return the path of each metric of a line that is about all sites."""
-    parts = {part: found for part in ("central", "pooled", "over-sites") if isinstance(found := record.get(part), dict)}
+    parts = {part: found for part in PARTS if isinstance(found := record.get(part), dict)}
     return [
         path
         for part, values in parts.items()
         for name, value in values.items()
         for path in ([f"{part}.{name}.{kind}" for kind in value] if isinstance(value, dict) else [f"{part}.{name}"])
-        if metric(record, path) is not None
+        if metric(record, path) is not None and (part != "noised" or split(name)[0] in RANKINGS)
     ]
 
 

@@ -95,8 +95,11 @@ def site_table(run: Content) -> Table:
 def site_note(run: Content) -> str:
     """Describe the models in the table of sites, with the sites' notes."""
     notes = [f"{site['name']}: {note}" for site in run.sites for note in site.get("notes", []) if not run.account]
-    whose = "Each site's own model, on its own held-out samples." if run.personalised else ""
-    return " ".join([whose or "The final model, on each site's held-out samples.", *(f"{note}." for note in notes)])
+    whose = "Each site's own model, on its own" if run.personalised else "The final model, on each site's"
+    said = f"{whose} held-out samples."
+    if run.config.private:
+        said = "Counts of positives have noise; no site sent numbers of its own on the final model."
+    return " ".join([said, *(f"{note}." for note in notes)])
 
 
 def last_values(run: Content) -> str:
@@ -128,19 +131,16 @@ def left(run: Content) -> Iterator[list[str]]:
     answers = sum(site["rounds"] for site in run.sites)
     mean = f" {volume(run.cost['bytes-up'] / answers)} in a round on average." if answers else ""
     if needs_data:
-        yield [
-            "before the run",
-            "counts, shape, a hash of the column names"
-            + (
-                ", and for each feature count, sum and sum of squares over the training samples"
-                if run.config.standardise
-                else ""
-            ),
-        ]
+        moments = ", and for each feature count, sum and sum of squares over the training samples"
+        counts = "numbers of patients, noised counts of classes" if run.config.private else "counts"
+        more = moments * (run.config.standardise and not run.config.private)
+        yield ["before the run", f"{counts}, shape, a hash of the column names{more}"]
     yield [
         "in every round",
         f"{sends(algorithm).replace('`', '')} (numbers in {lengths}).{mean} "
-        "Counts of gradients and samples, seconds, and the round of the site's memory.",
+        + ("All with noise. " if run.config.private else "")
+        + f"Counts of gradients and samples, {'' if run.config.private else 'seconds, '}and the round of the site's "
+        "memory.",
     ]
     judged = [name for name in HEADLINE if any(name in site["metrics"] for site in run.sites)]
     if judged:
@@ -149,7 +149,10 @@ def left(run: Content) -> Iterator[list[str]]:
         of = ", of each label" * bool(run.labels)
         named = ", ".join(METRICS[name].label for name in judged)
         yield [f"evaluations, {when}", f"{named}; histograms of scores{of}"]
-    if run.evidence:
+    if run.config.private and run.evidence:
+        each = ", of each label" * bool(run.labels)
+        yield ["at the end", f"two histograms of scores, with noise in each count{each}"]
+    elif run.evidence:
         yield ["at the end", _left_at_the_end(run)]
     if stays := remembers(algorithm).replace("`", ""):
         yield ["nothing of", f"what stays at the site between rounds: {stays}"]

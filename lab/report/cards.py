@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from edelweiss.lab.report import figures, private
 from edelweiss.lab.report.content import UNKNOWN, shares
 from edelweiss.lab.report.figures import estimate
 from edelweiss.lab.report.judged import PLACES
@@ -34,7 +35,7 @@ def card(run: Content, name: str) -> str:
 
     algorithm = ALGORITHMS[run.config.algorithm]
     evidence = [one for one in ([part.evidence for part in run.parts] if run.labels else [run.evidence]) if one]
-    platt = any(one["probabilities"]["by"] == "platt" for one in evidence)
+    platt = any(one["probabilities"]["by"] == "platt" and figures.assessed(one) for one in evidence)
     jinja = Environment(undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
     return jinja.from_string(Path(__file__).with_name(name).read_text(encoding="utf-8")).render(
         run=run,
@@ -74,7 +75,7 @@ def _data(run: Content) -> Iterator[str]:
                 ("held-out", "held out"),
                 ("missing", "values missing"),
             )
-            if site.get(key) is not None
+            if site.get(key) is not None and not (key == "missing" and run.config.private)  # not sent
         ]
         known = zip(run.labels, site.get("label-positives", ()), site.get("label-counts", ()), strict=False)
         counts += [
@@ -91,7 +92,7 @@ def _results(run: Content) -> Iterator[str]:
         return
     if run.labels:
         for key, where in PLACES.items():
-            if mean := evidence["mean"][key]:
+            if (mean := evidence["mean"].get(key)) and "auroc" in mean:
                 yield f"Mean AUROC over {mean['labels']} labels, {where}: {estimate(mean['auroc'])}."
         yield CONSERVATIVE
         for part in run.parts:
@@ -107,6 +108,7 @@ def _results(run: Content) -> Iterator[str]:
             )
     if evidence["within-sites"]["sites"]:
         yield f"Within sites, on average: AUROC {estimate(evidence['within-sites']['auroc'])}."
+    yield from (f"Held-out patients, under noise: {text}" for text in private.in_words(run))
     for name, one in evidence["sites"].items():
         yield f"{name}: AUROC {estimate(one['auroc'])}."
     for column, groups in evidence["subgroups"].items():
@@ -118,6 +120,9 @@ def _results(run: Content) -> Iterator[str]:
 def _limits(run: Content, *, platt: bool) -> Iterator[str]:
     yield from (f"What may be wrong with the data: {text}{'.' * (text[-1] not in '.?')}" for text in run.data_warnings)
     yield from run.notes
+    yield from private.privacy(run)
+    for site, patients, noise, *_ in private.noises(run)[1]:
+        yield f"{site}: noise of {noise} clips, from {patients} patients."
     if platt:
         each = " of each label" * bool(run.labels)
         yield f"Scores are no probabilities: `evidence.json` has the map{each} that makes them so."

@@ -163,13 +163,13 @@ def forest(evidence: Mapping[str, Any]) -> Figure:
 def labels(evidence: Mapping[str, Any]) -> Figure:
     """Draw each label's AUROC with its interval, and the mean of each below."""
     every = [(name.replace("$", r"\$"), own) for name, own in evidence["labels"].items()]
-    kinds = {"pooled": VERMILLION, "within-sites": BLUE, "common-test-set": GREEN}
+    kinds = {"pooled": VERMILLION, "within-sites": BLUE, "common-test-set": GREEN, "noised": GREY}
     return _rows(
         [
             (f"{name}, {kind.replace('-', ' ')}", own[kind]["auroc"], colour)
             for kind, colour in kinds.items()
             for name, own in [*every, ("mean", evidence["mean"])]
-            if own[kind] and "auroc" in own[kind]
+            if own.get(kind) and "auroc" in own[kind]
         ]
     )
 
@@ -202,6 +202,11 @@ def together(evidence: Mapping[str, Any]) -> list[tuple[str, Evaluation, str]]:
         ("common test set", evidence["common-test-set"], GREEN),
     ]
     return [(label, evaluation, colour) for label, evaluation, colour in every if evaluation]
+
+
+def assessed(evidence: Mapping[str, Any]) -> bool:
+    """Whether there is more than what noised histograms say."""
+    return bool(together(evidence) or evidence["sites"])
 
 
 def _panels(count: int) -> tuple[Figure, Sequence[Axes]]:

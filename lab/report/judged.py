@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from edelweiss.lab.report import figures
+from edelweiss.lab.report import figures, private
 from edelweiss.lab.report.figures import estimate
 from edelweiss.problems.metrics import HEADLINE, METRICS, format_named, shown
 from edelweiss.server_app.console import volume
@@ -15,7 +15,12 @@ if TYPE_CHECKING:
 
     from edelweiss.lab.report.content import Content, Rows
 
-PLACES = {"pooled": "all sites pooled", "within-sites": "within sites", "common-test-set": "common test set"}
+PLACES = {
+    "pooled": "all sites pooled",
+    "within-sites": "within sites",
+    "common-test-set": "common test set",
+    "noised": "held out, under noise",
+}
 
 
 def numbers(run: Content) -> Iterator[tuple[str, str, str]]:
@@ -33,6 +38,10 @@ def numbers(run: Content) -> Iterator[tuple[str, str, str]]:
         yield "AUROC within sites", *_halves(within["auroc"], f"mean of {within['sites']} sites with both classes")
     if evidence and (one := evidence["pooled"]):
         yield "Average precision", *_halves(one["auprc"], f"chance: {one['positives'] / one['n']:.2f}")
+    for name, found in private.noised(run):
+        noise = f"; {found['noise']:.0%} of the width is noise" if found["value"] is not None else "hidden by the noise"
+        value, ends = _halves(found, "")
+        yield f"{name}, under noise", value, ends.removesuffix("; ") + noise
     if not run.evidence and run.last:
         over = "mean over sites" if run.personalised else "the line of the last round"
         over = f"mean over labels; {over}" if run.labels else over
@@ -59,13 +68,13 @@ def label_table(run: Content) -> tuple[list[str], list[tuple[str, list[str]]]]:
     if not (run.labels and run.evidence):
         return [], []
     judged, mean = run.evidence["labels"], run.evidence["mean"]
-    cells = [(key, kind) for kind in ("auroc", "auprc") for key in PLACES if kind in (mean[key] or {})]
+    cells = [(key, kind) for kind in ("auroc", "auprc") for key in PLACES if kind in (mean.get(key) or {})]
     kinds = {"auroc": "AUROC", "auprc": "average precision"}
     heads = ["label", "samples", "positive", *(f"{kinds[kind]}, {PLACES[key]}" for key, kind in cells)]
     rows = []
     for anchor, part in anchored(run):
         own = judged.get(part.label)
-        values = [estimate(own[key][kind]) if own and own[key] else "-" for key, kind in cells]
+        values = [estimate(own[key][kind]) if own and own.get(key) else "-" for key, kind in cells]
         rows.append((anchor, [part.label, *_counts(own), *values]))
     last = [f"{estimate(mean[key][kind])}, of {mean[key]['labels']}" for key, kind in cells]
     return heads, [*rows, ("", ["mean over labels", "", "", *last])]
@@ -73,7 +82,7 @@ def label_table(run: Content) -> tuple[list[str], list[tuple[str, list[str]]]]:
 
 def _counts(own: Mapping[str, Any] | None) -> tuple[str, str]:
     """Return of how many samples a label is known that the model was judged on, and of how many it is positive."""
-    every = list(own["sites"].values()) or [own["common-test-set"]] if own else []
+    every = [one for one in list(own["sites"].values()) or [own["common-test-set"]] if one] if own else []
     sums = (sum(one[key] for one in every) for key in ("n", "positives"))
     n, positives = (f"{count:,}" if every else "-" for count in sums)
     return n, positives
@@ -82,15 +91,16 @@ def _counts(own: Mapping[str, Any] | None) -> tuple[str, str]:
 def in_short(part: Content) -> str:
     """Summarise a label in one line."""
     own = part.evidence
-    said = [f"AUROC {PLACES[key]} {estimate(own[key]['auroc'])}" for key in PLACES if own and own[key]]
+    said = [f"AUROC {PLACES[key]} {estimate(own[key]['auroc'])}" for key in PLACES if own and own.get(key)]
     return "; ".join(said) or "no evaluated sample has this label"
 
 
 def judged(run: Content) -> dict[str, Any]:
     """Return the template's fields for the evidence of one label."""
     evidence = None if run.labels else run.evidence
-    if not evidence:
-        return {"evidence": None}
+    under_noise = private.in_words(run)
+    if not evidence or not figures.assessed(evidence):
+        return {"evidence": None, "under_noise": under_noise}
     together = [(label, one) for label, one, _ in figures.together(evidence)]
     every = together + ([] if together else list(evidence["sites"].items()))
     points = [
@@ -128,6 +138,7 @@ def judged(run: Content) -> dict[str, Any]:
     ]
     return {
         "evidence": evidence,
+        "under_noise": under_noise,
         "points": points,
         "point_heads": ["operating point", "reached", "value (95 % interval)", "threshold of the score"],
         "probabilities": _probabilities(evidence["probabilities"]),

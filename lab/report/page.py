@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edelweiss.lab.report import account, drawing, figures
+from edelweiss.lab.report import account, drawing, figures, private
 from edelweiss.lab.report.judged import anchored, in_short, judged, label_table, numbers
 from edelweiss.models.storage import atomic_writer
 
@@ -52,6 +52,8 @@ def html(run: Content, drawn: Mapping[str, Figure] | None = None) -> str:
         sites=account.site_table(run),
         site_note=account.site_note(run),
         known=account.known_table(run),
+        privacy=list(private.privacy(run)),
+        noises=private.noises(run),
         labels=label_table(run),
         conservative=CONSERVATIVE,
         parts=[
@@ -87,7 +89,7 @@ def _drawings(run: Content) -> dict[str, Callable[[], Figure]]:
             found["labels"] = lambda: figures.labels(judged)
         for anchor, part in list(anchored(run))[:MOST_DRAWN]:
             found |= {f"{anchor}-{name}": draw for name, draw in _drawings(part).items()}
-    elif evidence := run.evidence:
+    elif (evidence := run.evidence) and figures.assessed(evidence):
         found["calibration"] = lambda: figures.calibration(evidence)
         if evidence["sites"]:
             found["forest"] = lambda: figures.forest(evidence)

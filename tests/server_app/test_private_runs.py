@@ -10,16 +10,25 @@ from typing import Any
 import numpy as np
 import pytest
 
+from edelweiss import load_run
 from edelweiss.client_app.privacy.site import SitePrivacy
 from edelweiss.common import ConfigError
 from edelweiss.config import RunConfig
 from edelweiss.config.privacy import COUNT_NOISE, price, require_private
 from edelweiss.datasets import DataSummary, load_site
+from edelweiss.evidence.noised import ENDS
+from edelweiss.evidence.summary import NOISED
+from edelweiss.evidence.text import format_estimate
 from edelweiss.federation.privacy_account import epsilon, spent
 from edelweiss.federation.privacy_plan import total
+from edelweiss.lab.compare.comparison import Comparison
+from edelweiss.lab.compare.folders import read
+from edelweiss.lab.report import write_report
+from edelweiss.lab.report.private import TRUST
 from edelweiss.models import Architecture
 from edelweiss.problems import PROBLEMS, Setting
 from edelweiss.server_app.simulation import simulate
+from tests.lab.read_page import Page
 
 BASE: dict[str, Any] = {
     "engine": "local",
@@ -167,3 +176,65 @@ def test_the_end_of_a_run_is_judged_by_noised_histograms_alone(tmp_path: Path) -
     assert "noised" not in run.metrics[0]
     without = run_of(tmp_path / "without", evidence=False)
     assert "noised" not in without.metrics[-1]
+
+
+def reported(folder: Path, **keys: Any) -> Any:
+    run = run_of(folder, **keys)
+    write_report(run.folder)
+    return run
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A run whose sites have enough held-out patients that the noise leaves something to see."""
+    keys = {"partition": "iid", "thin-share": 0.0, "rounds": 10, "holdout-share": 0.5}
+    return reported(tmp_path_factory.mktemp("judged"), **keys)
+
+
+def test_evidence_under_noise_is_wherever_a_reader_looks(judged: Any) -> None:
+    folder, noised = Path(judged.folder), judged.metrics[-1]["noised"]
+    evidence = load_run(folder).evidence
+    assert evidence == json.loads((folder / "evidence.json").read_text(encoding="utf-8"))
+    page = Page((folder / "report.html").read_text(encoding="utf-8")).said
+    card, tripod = ((folder / name).read_text(encoding="utf-8") for name in ("model-card.md", "tripod-ai.md"))
+    for kind in ("auroc", "auprc"):
+        found = evidence["noised"][kind]
+        assert {key: found[key] for key in ENDS} == {key: noised[f"{kind}{end}"] for key, end in ENDS.items()}
+        sentence = f"{format_estimate(found)}, {found['noise']:.0%} of the interval's width is noise."
+        assert all(sentence in text for text in (page, card, tripod))
+    assert evidence["pooled"] is None
+    assert not evidence["sites"]
+    assert all(NOISED in text for text in (page, card, tripod))
+
+
+def test_the_page_says_what_a_run_promises_and_with_how_much_noise(judged: Any) -> None:
+    folder = Path(judged.folder)
+    promised = json.loads((folder / "about.json").read_text(encoding="utf-8"))["privacy"]
+    page, card = (Page((folder / name).read_text(encoding="utf-8")).said for name in ("report.html", "model-card.md"))
+    for text in (page, card):
+        assert "ε = 8 at δ = 0.001 (clip = 1)" in text
+        assert TRUST not in text
+        for site in promised["sites"].values():
+            assert f"{site['noise']:.3g}" in text
+    assert "seconds, and the round" not in page  # they are not sent
+
+
+@pytest.mark.usefixtures("evidence")
+def test_without_a_test_set_no_section_is_empty_and_runs_are_compared_under_noise(judged: Any, tmp_path: Path) -> None:
+    alone = reported(tmp_path, **{"central-test": False, "rounds": 1, "seed": 1, "holdout-share": 0.5})
+    page = Page((Path(alone.folder) / "report.html").read_text(encoding="utf-8")).said
+    assert "under noise" in page
+    assert "Are the probabilities right?" not in page
+    assert "Telling positives from negatives" not in page
+    found, _ = read([str(judged.folder)])
+    row = Comparison.of(found, ["noised.auroc"]).runs.iloc[0]
+    noised = judged.metrics[-1]["noised"]
+    assert row["noised.auroc"] == noised["auroc"]
+    for end in ("low", "high"):
+        assert row[f"noised.auroc, {end} over patients"] == noised[f"auroc-{end}"]
+
+
+def test_without_differential_privacy_the_page_says_what_a_coordinator_can_compute(tmp_path: Path) -> None:
+    run = reported(tmp_path, **{"dp.epsilon": 0.0, "dp.delta": 1e-5, "rounds": 1})
+    for name in ("report.html", "model-card.md"):
+        assert TRUST in Page((Path(run.folder) / name).read_text(encoding="utf-8")).said
