@@ -44,6 +44,7 @@ def contradictions(run: RunConfig) -> list[str]:
         _pooled,
         _fine_tune,
         _private,
+        _aggregation,
         _wire,
         _rest,
     )
@@ -72,6 +73,22 @@ def _algorithm(run: RunConfig) -> Iterator[str]:
         yield (
             f"bn = {run.bn!r}: with algorithm = {run.algorithm!r} the batch-norm statistics of model = "
             f'{run.model!r} belong to each site\'s own model, so take bn = "local"'
+        )
+
+
+def _aggregation(run: RunConfig) -> Iterator[str]:
+    """Robust means: of what is averaged, and where a site's weight counts."""
+    if run.aggregation in ("auto", "mean"):
+        return
+    if not ALGORITHMS[run.algorithm].messages.averages:
+        yield (
+            f"aggregation = {run.aggregation!r} is for means of the sites' replies, and algorithm = {run.algorithm!r} "
+            'needs each site\'s own: take aggregation = "mean", or another algorithm'
+        )
+    if run.aggregation != "clipped" and (weighting := run.hyper.get("weighting", "uniform")) != "uniform":
+        yield (
+            f"weighting = {shown(weighting)}: aggregation = {run.aggregation!r} counts each site once, so take "
+            'weighting = "uniform", or aggregation = "clipped"'
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from functools import cached_property, lru_cache
 from typing import Any
@@ -35,6 +36,7 @@ from edelweiss.datasets import Augmentation, DataConfig, DataSummary, stamp
 from edelweiss.datasets.config import FOLDERS, OWN, TABLE
 from edelweiss.datasets.labels import Labels, split_names
 from edelweiss.federation import Encoding, FederatedStrategy, StrategyError
+from edelweiss.federation.robust import Robustness
 from edelweiss.models import Architecture
 from edelweiss.problems import PROBLEMS, Problem, Setting
 from edelweiss.strategies import ALGORITHMS
@@ -157,6 +159,26 @@ class RunConfig(RunKeys):
     def encoding(self) -> Encoding:
         """The encoding of messages in a round."""
         return Encoding(self.wire, frozenset(self.strategy.messages.estimates if self.wire_estimators else ()))
+
+    @property
+    def robust(self) -> bool:
+        """Whether one site's influence on what is known of all data is bounded."""
+        return self.aggregation != "mean"
+
+    @property
+    def robustness(self) -> Robustness:
+        """How replies are averaged.
+
+        By default clipped, unless honest sites differ by any factor: by their weights, or in a conditional problem,
+        where those with positives in no batch hardly move. Then nobody is an outlier.
+        """
+        aggregation: Any = self.aggregation
+        if aggregation == "auto":
+            differ = PROBLEMS[self.problem].kind == "conditional" or self.strategy.weighting != "uniform"
+            if differ or not self.strategy.messages.averages:
+                return Robustness("mean", math.inf)
+            aggregation = "clipped"
+        return Robustness(aggregation, self.outlier_multiple, self.trimmed_share)
 
     @property
     def personalised(self) -> bool:

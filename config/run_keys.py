@@ -22,6 +22,7 @@ from edelweiss.config.values import (
     Fraction,
     Gigabytes,
     ModelName,
+    Multiple,
     Natural,
     PartitionName,
     Positive,
@@ -34,11 +35,13 @@ from edelweiss.config.values import (
     Side,
     Sites,
     Threads,
+    Trimmed,
     Width,
     Words,
     Workers,
 )
 from edelweiss.datasets.image_file import Colour, Fit
+from edelweiss.federation.robust import MULTIPLE, TRIM
 
 
 class RunKeys(Keys):
@@ -230,6 +233,20 @@ class RunKeys(Keys):
     round_timeout: Seconds = Field(3600.0, description="seconds that a round waits for a silent or disconnected site")
     on_bad_update: Literal["skip", "stop"] = Field(
         "skip", description="on NaN or infinity in a site's reply; if most sites send them, the run always stops"
+    )
+    aggregation: Literal["auto", "mean", "clipped", "trimmed-mean", "median"] = Field(
+        "auto",
+        description="how replies are averaged; clipped: those longer than outlier-multiple allows are shortened; "
+        "trimmed-mean, median: coordinate by coordinate, each site counting once; auto: clipped where the algorithm "
+        "averages, else mean",
+    )
+    outlier_multiple: Multiple = Field(
+        MULTIPLE,
+        description="a reply is an outlier, and named, if its norm times its weight is over this multiple of the "
+        "sites' median; also the most that a weight is of the median one",
+    )
+    trimmed_share: Trimmed = Field(
+        TRIM, description="share of the sites that trimmed-mean drops at either end of each coordinate"
     )
     loss_bound: Above0 = Field(
         1e6,

@@ -30,6 +30,12 @@ class Observer:
             Gradients of each participating site, by name.
         """
 
+    def outlying(self, sites: Mapping[str, float]) -> None:
+        """Sites' replies were far longer than usual: the largest norm over the median one, by name.
+
+        Called after `trained`, in rounds that have such a site; see `robust`.
+        """
+
     def evaluated(self, server_round: int, sites: list[tuple[Site, Metrics]]) -> None:
         """Sites have evaluated the model at the end of a round."""
 

@@ -22,6 +22,7 @@ from edelweiss.federation.messages import common_fields
 from edelweiss.federation.observer import Observer
 from edelweiss.federation.replies import ReplyChecker
 from edelweiss.federation.returned_iterate import ReturnedIterate
+from edelweiss.federation.robust import RobustMean, Robustness
 from edelweiss.federation.run_messages import RunMessages
 from edelweiss.federation.sites import Reply, Site
 from edelweiss.federation.wire import magnitudes, pack
@@ -74,6 +75,7 @@ class Rounds:
     # a model to compare the final one with: x, and buffers if there are any
     other: ArrayRecord | None = None
     encoding: Encoding = field(default_factory=Encoding)  # quantisation of the vectors sent in a round
+    robustness: Robustness = field(default_factory=Robustness)  # how replies are averaged
     state: Arrays = field(init=False)  # the server's state, last returned by `Algorithm.aggregate`
     # the averaged batch-norm statistics by name; empty without any
     buffers: Arrays = field(init=False)
@@ -97,6 +99,7 @@ class Rounds:
         sites = len(self.exchange.sites)
         messages = RunMessages(algorithm, start, self.count, sites, self.problem, self.head, self.encoding)
         self.broadcast = Broadcast(messages, self.exchange.sites)
+        self._outliers: dict[str, float] = {}  # of the current round
         self._memory_from: dict[str, int] = {}  # the position of each site's memory in the run, by name
         example = self.problem.example() if self.problem else None
         self.answers = ReplyChecker(messages, example, self.loss_bound, self.evidence, self.noised)
@@ -169,6 +172,9 @@ class Rounds:
         cost |= {"gradients": sum(work.values()), "samples": samples}
         cost |= self.algorithm.measures(self.state, context) | {"seconds": time.monotonic() - started}
         self.observer.trained(r, cost, work)
+        if self._outliers:
+            self.observer.outlying(self._outliers)
+            self._outliers = {}
         return model if r < self.count else self._returned()
 
     def _phase(
@@ -246,12 +252,19 @@ class Rounds:
                 self._note_memory(site, cost.memory_from, cost.memory_kept)
                 samples += float(cost.samples)
                 work[site.name] = work.get(site.name, 0.0) + float(cost.gradients)
-                if BUFFERS in arrays:
-                    mean_buffers.add({BUFFERS: arrays.pop(BUFFERS)}, site.weight)
                 yield Reply(site, arrays)
 
-        self.state = dict(self.algorithm.aggregate(self.state, received(), context))
+        def without_buffers() -> Iterator[Reply]:
+            for reply in robust(received()):
+                if BUFFERS in reply.arrays:
+                    mean_buffers.add({BUFFERS: reply.arrays.pop(BUFFERS)}, reply.site.weight)
+                yield reply
+
+        robust = RobustMean(self.robustness, self.broadcast.declared.groups(context), self.state | self.buffers)
+        self.state = dict(self.algorithm.aggregate(self.state, without_buffers(), context))
         self.buffers |= mean_buffers.value()
+        for name, ratio in robust.outliers.items():
+            self._outliers[name] = max(ratio, self._outliers.get(name, 0.0))
         if self.project and "y" in self.state:
             self.state["y"] = self.project(self.state["y"])
         return samples

@@ -110,6 +110,10 @@ class RunMessages:
         """Return the shapes allowed up in a phase, the usual first."""
         return self._case("up", context).encoded
 
+    def groups(self, context: RoundContext) -> list[Iterable[str]]:
+        """Return the names of a reply's vectors, row by row, and of the batch-norm statistics."""
+        return [*(row.vectors for row in self._case("up", context).rows), (BUFFERS,)]
+
     def kept(self, context: RoundContext) -> Shapes:
         """Return the shapes of a site's memory after a phase."""
         return self._case("kept", context).decoded[0]

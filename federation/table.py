@@ -89,6 +89,11 @@ class Row:
     lost: tuple[Lengths, ...] = ()  # alternatives after a loss of a reply or of a site's memory
 
     @property
+    def averaged(self) -> bool:
+        """Whether the coordinator uses only a mean of these vectors; a `COUNT` among them is their weight."""
+        return self.use == "summed" or (self.use == "in the clear" and COUNT in self.vectors.values())
+
+    @property
     def relays(self) -> bool:
         """Whether a site receives these vectors of each neighbour, as "x-3", with their ``weights``."""
         return self.use == "relayed" and self.way != "up"
@@ -120,6 +125,12 @@ class Table:
     def estimates(self) -> frozenset[str]:
         """The names of the vectors that may be rounded to 8 bits."""
         return frozenset(name for row in self.rows if row.estimate for name in row.vectors)
+
+    @cached_property
+    def averages(self) -> bool:
+        """Whether the coordinator's step is a mean of all that sites send."""
+        rows = [*self.of("up")]
+        return bool(rows) and all(row.averaged for row in rows)
 
     @cached_property
     def remembers(self) -> bool:

@@ -20,7 +20,9 @@ from edelweiss.models import prepare_device, resolve_device
 from edelweiss.problems import ranks
 from edelweiss.problems.network import NetworkProblem
 from edelweiss.server_app import about
+from edelweiss.server_app.claims import in_accord
 from edelweiss.server_app.connected_sites import wait_for_sites
+from edelweiss.server_app.console import volume
 from edelweiss.server_app.data_summary import (
     ask,
     assign_places,
@@ -42,7 +44,7 @@ from edelweiss.server_app.recorder import Recorder
 from edelweiss.server_app.run_folder import RunFolder
 from edelweiss.server_app.run_state import RunState
 from edelweiss.server_app.trackers import Tracking
-from edelweiss.server_app.training_warnings import training_warnings
+from edelweiss.server_app.training_warnings import outliers, training_warnings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -53,9 +55,13 @@ if TYPE_CHECKING:
 
     from edelweiss.config import RunConfig
     from edelweiss.datasets import DataSummary, Facts
+    from edelweiss.federation.robust import Robustness
     from edelweiss.problems import Arrays, Problem
     from edelweiss.server_app.console import Progress
     from edelweiss.server_app.recorder import Record
+
+
+HELD = 2 * 10**9  # most bytes of a round's replies that the default aggregation keeps at a time
 
 
 @dataclass(frozen=True)
@@ -129,7 +135,7 @@ def _coordinate(
             progress.say(f"continue with --run-config 'resume=\"{recorder.folder}\"'")
         raise
     else:
-        warnings = training_warnings(config.strategy, recorder.records)
+        warnings = [*training_warnings(config.strategy, recorder.records), *outliers(config, recorder.records)]
         folder.note("complete", **({"warnings": warnings} if warnings else {}))
         state.remove()
         leave_report(config, recorder, write_report)
@@ -210,6 +216,7 @@ def _play(
         noised=config.evidence and ranks(type(problem)) and config.private,
         other=None if other is None else pack(other),
         encoding=config.encoding,
+        robustness=robustness_of(config, len(start["x"]), progress),
     )
     arrays = unpack(rounds.play().arrays)
     model.note(arrays)
@@ -246,6 +253,17 @@ def promised(config: RunConfig, problem: Problem, sites: Mapping[Site, Facts], p
     return {"privacy": found}
 
 
+def robustness_of(config: RunConfig, d: int, progress: Progress) -> Robustness:
+    """Return how replies are averaged: by default plainly where all replies of a round would take much memory."""
+    how, held = config.robustness, 4 * d * config.strategy.clients_per_round(config.sites)
+    if config.aggregation == "auto" and how.aggregation != "mean" and held > HELD:
+        progress.say(
+            f'aggregation = "auto" is "mean" here: a round\'s replies take {volume(held)}, and "clipped" keeps them all'
+        )
+        return replace(how, aggregation="mean")
+    return how
+
+
 def meet(config: RunConfig, grid: Grid, recorder: Recorder, state: RunState) -> tuple[Exchange, dict[Site, Facts]]:
     """Wait for the sites and ask for their facts; return the exchange with the participating sites, and their facts."""
     progress = recorder.progress
@@ -260,7 +278,8 @@ def meet(config: RunConfig, grid: Grid, recorder: Recorder, state: RunState) -> 
         f"Lower {config.strategy.step_sizes}",
         progress.say,
     )
-    sites = warn_of_shared_patients(assign_places(config, ask(config, exchange, state.key)), progress)
+    told = in_accord(config, ask(config, exchange, state.key), progress)
+    sites = warn_of_shared_patients(assign_places(config, told), progress)
     return replace(exchange, sites=list(sites)), sites
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from edelweiss.common import alike, from_record, in_a_line, natural, plain, shown
+from edelweiss.common import alike, from_record, in_a_line, plain, shown
 from edelweiss.config.study import read_study
 from edelweiss.datasets import (
     DataSummary,
@@ -31,6 +31,7 @@ from edelweiss.federation import BadReplyError, RunError, Site
 from edelweiss.federation.fingerprint import fingerprint
 from edelweiss.federation.replies import require_records
 from edelweiss.problems import PROBLEMS
+from edelweiss.server_app.claims import believed, capped, names_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -72,9 +73,8 @@ def assign_places(config: RunConfig, by_node: Mapping[int, Facts]) -> dict[Site,
     RunError
         If two sites have the same name, or names that look the same, which would be confused in reports and files.
     """
-    order = sorted(by_node.items(), key=lambda item: (item[1].partition_id, natural(item[1].name), item[0]))
-    names = [facts.name or f"site-{place}" for place, (_, facts) in enumerate(order)]
-    if twice := alike(names):
+    names = names_of(by_node)
+    if twice := alike(names.values()):
         listed = "; ".join(", ".join(f"{name!a}" for name in group) for group in twice)
         raise RunError(
             f"two sites have the same name, or names that look the same ({listed}): set another site= in "
@@ -84,15 +84,15 @@ def assign_places(config: RunConfig, by_node: Mapping[int, Facts]) -> dict[Site,
         )
     uniform = config.strategy.weighting == "uniform"
     idle = PROBLEMS[config.problem].idle
+    weights = [
+        0.0 if idle(facts) else 1.0 if uniform or facts.examples is None else float(facts.examples)
+        for facts in map(by_node.__getitem__, names)
+    ]
+    if config.robustness.aggregation != "mean":
+        weights = capped(weights, config.outlier_multiple)
     return {
-        Site(
-            index=place,
-            name=name,
-            node_id=node,
-            weight=0.0 if idle(facts) else 1.0 if uniform or facts.examples is None else float(facts.examples),
-            held_out=facts.held_out,
-        ): facts
-        for place, (name, (node, facts)) in enumerate(zip(names, order, strict=True))
+        Site(place, names[node], node, weight, by_node[node].held_out): by_node[node]
+        for place, (node, weight) in enumerate(zip(names, weights, strict=True))
     }
 
 
@@ -128,6 +128,10 @@ def pooled(config: RunConfig, sites: Mapping[Site, Facts], progress: Progress) -
         raise RunError.join(wrong)
     _tell(config, facts, progress)
     every = list(facts.values())
+    if config.robust:
+        every, left_out = believed(facts)
+        for name in left_out:
+            progress.warn(f"site {name!r}: its sums are beyond all others', so inputs are standardised without them")
     positives = sum(site.weight * (one.positives or 0) / (one.examples or 1) for site, one in sites.items())
     counts = [sum(column) for column in zip_longest(*(one.class_counts for one in every), fillvalue=0)]
     telling = [one for one in every if one.count]

@@ -174,6 +174,10 @@ class Recorder(Observer):
                 for name, value in estimates(sites).items()
             }
 
+    def outlying(self, sites: Mapping[str, float]) -> None:
+        """Note whose replies were far longer than usual in the open round."""
+        self.records[-1]["outliers"] = dict(sites)
+
     def flush(self) -> None:
         """Write and print the open line."""
         if not self._open:

@@ -14,12 +14,14 @@ import numpy as np
 from edelweiss.evidence.intervals import LEVEL
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
+    from edelweiss.config import RunConfig
     from edelweiss.evidence.sums import Floats
     from edelweiss.federation import FederatedStrategy
     from edelweiss.server_app.recorder import Record
 
+MOST_RANGES = 5  # of rounds in a line about an outlier
 OBJECTIVES = ("loss", "distance-x")  # of a record: the first that it has
 FEWEST = 9  # evaluations: of fewer no order can be shown at this level
 CONVERGED = 3.0  # time constants after which 95 % of an exponential fall lies behind
@@ -96,3 +98,31 @@ def _between_sites(record: Record, name: str) -> float:
     """Return the standard error of an objective over sites; 0 if it is not about several."""
     own = [site[name] for site in record.get("sites", {}).values() if math.isfinite(site.get(name, math.nan))]
     return float(np.std(own, ddof=1)) / math.sqrt(len(own)) if len(own) > 1 else 0.0
+
+
+def outliers(config: RunConfig, records: Sequence[Record]) -> list[str]:
+    """Return a line for each site whose replies were outliers: how far at most, and in which rounds."""
+    rounds: dict[str, dict[int, float]] = {}
+    for record in records:
+        for name, ratio in record.get("outliers", {}).items():
+            rounds.setdefault(name, {})[record["round"]] = ratio
+    how = config.robustness.aggregation
+    done = "shortened to" if how == "clipped" else "beyond"
+    return [
+        f"Site {name!r} sent updates of up to {max(of.values()):.3g} times the sites' median norm, in {_ranges(of)} "
+        f"({done} outlier-multiple = {config.outlier_multiple:g}, aggregation = {how!r}): ask it why."
+        for name, of in rounds.items()
+    ]
+
+
+def _ranges(rounds: Iterable[int]) -> str:
+    """Return rounds in words: "rounds 3, 5-9"."""
+    found: list[list[int]] = []
+    for r in rounds:
+        if found and r == found[-1][1] + 1:
+            found[-1][1] = r
+        else:
+            found.append([r, r])
+    listed = [f"{first}-{last}" if last > first else str(first) for first, last in found[:MOST_RANGES]]
+    more = [f"{len(found) - MOST_RANGES} more spans"] if len(found) > MOST_RANGES else []
+    return ("round " if len(found) == 1 and found[0][0] == found[0][1] else "rounds ") + ", ".join([*listed, *more])
