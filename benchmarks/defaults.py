@@ -211,7 +211,8 @@ def written_steps() -> str:
         data, share, model = row.cell.split("-")
         shown = [data, f"{float(share):.1%}", model, row.method, f"{row.rounds * JOB['local-steps']}", f"{row.seeds}"]
         shown += [f"{row.means[step]:.3f}" if step in row.means else "" for step in STEPS]
-        lines.append([*shown, f"{min(row.level):g} to {max(row.level):g}", f"{row.means[DEFAULT] - row.means[row.best]:+.3f}"])
+        lost = row.means[DEFAULT] - row.means[row.best]
+        lines.append([*shown, f"{min(row.level):g} to {max(row.level):g}", f"{lost:+.3f}"])
     nearly = sum(max(min(row.level) / DEFAULT, DEFAULT / max(row.level)) < FACTOR for row in every)
     steps = [f"{step:g}" for step in STEPS]
     heads = ["data", "positive", "model", "method", "steps", "seeds", *steps, "level", "default"]
