@@ -20,11 +20,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import chain, product
-from operator import itemgetter
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +39,7 @@ from edelweiss.datasets import DataSummary, Samples, make_sampler
 from edelweiss.datasets.files import SearchPath
 from edelweiss.datasets.sources import cifar
 from edelweiss.lab.compare.groups import Difference, half_width
-from edelweiss.lab.compare.text import markdown
+from edelweiss.lab.compare.text import NOTHING, markdown
 from edelweiss.models import MODELS, Architecture
 from edelweiss.problems.metrics import ranking
 from edelweiss.server_app.console import Progress
@@ -373,19 +372,23 @@ def recipe_run(python: str, steps: int, share: float, seeds: int) -> None:
 
 def recipe_compared(steps: int, seeds: int) -> str:
     """Return the tables of the recipe's runs."""
-    runs = [one for one in read(KEPT) if one["steps"] == steps and one["seed"] < seeds]
     aligned = ["---", *["---:"] * len(ARMS)]
     scores, took = [["", *ARMS], aligned], [["", *ARMS], aligned]
     apart = [["", *(f"{one} less {other}" for one, other in PAIRS)], aligned]
     for share in SHARES:
         label = f"{share:.0%} positive"
-        found = {arm: [one for one in runs if (one["share"], one["arm"]) == (share, arm)] for arm in ARMS}
-        auroc = {arm: [one["auroc"] for one in sorted(each, key=itemgetter("seed"))] for arm, each in found.items()}
-        for seed, each in enumerate(zip(*auroc.values(), strict=True)):
-            scores.append([f"{label}, seed {seed}", *(f"{one:.3f}" for one in each)])
-        scores.append([f"**{label}**", *(f"**{spread(each)}**" for each in auroc.values())])
-        apart.append([label, *(str(paired(auroc[one], auroc[other])) for one, other in PAIRS)])
-        medians = [100 / EVERY * statistics.median(chain(*map(itemgetter("seconds"), each))) for each in found.values()]
+        auroc: dict[str, dict[int, float]] = {arm: {} for arm in ARMS}
+        seconds: dict[str, list[float]] = {arm: [] for arm in ARMS}
+        for one in read(KEPT):
+            if (one["steps"], one["share"]) == (steps, share) and one["seed"] < seeds:
+                auroc[one["arm"]][one["seed"]] = one["auroc"]
+                seconds[one["arm"]] += one["seconds"]
+        for seed in range(seeds):
+            row = (f"{auroc[arm][seed]:.3f}" if seed in auroc[arm] else NOTHING for arm in ARMS)
+            scores.append([f"{label}, seed {seed}", *row])
+        scores.append([f"**{label}**", *(f"**{spread(list(auroc[arm].values()))}**" for arm in ARMS)])
+        apart.append([label, *(paired(auroc[one], auroc[other]) for one, other in PAIRS)])
+        medians = [100 / EVERY * statistics.median(seconds[arm]) for arm in ARMS]
         took.append([label, *(f"{each:.1f} ({each / medians[0]:.2f})" for each in medians)])
     return (
         f"AUROC of the test images after {steps} steps; in bold mean ± standard deviation.\n\n"
@@ -395,15 +398,17 @@ def recipe_compared(steps: int, seeds: int) -> str:
     )
 
 
-def paired(ones: Sequence[float], others: Sequence[float]) -> Difference:
-    """Return the mean difference by seed with its interval; two seeds or more."""
-    each = [one - other for one, other in zip(ones, others, strict=True)]
-    return Difference(statistics.fmean(each), half_width(each), len(each))
+def paired(ones: Mapping[int, float], others: Mapping[int, float]) -> str:
+    """Return the mean difference over the seeds of both with its interval; two or more have one."""
+    each = [ones[seed] - others[seed] for seed in sorted(ones.keys() & others.keys())]
+    if len(each) < 2:
+        return NOTHING
+    return f"{Difference(statistics.fmean(each), half_width(each), len(each))}, {len(each)} seeds"
 
 
 def spread(values: Sequence[float]) -> str:
     """Return mean ± standard deviation over the seeds."""
-    return f"{statistics.fmean(values):.3f} ± {statistics.stdev(values):.3f}"
+    return f"{statistics.fmean(values):.3f}" + (f" ± {statistics.stdev(values):.3f}" if len(values) > 1 else "")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
