@@ -4,7 +4,7 @@
 
 Scores are normal in each class, 10 % of the patients positive. A cell is a number of held-out patients and an ε (δ =
 1e-5): the share of the intervals that were given which hold the truth, their mean width, how many were given, and the
-share of the width that is noise.
+share of the width that is noise. A dash: hardly any were given.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 AUROCS, PATIENTS, EPSILONS = (0.75, 0.9), (200, 500, 2000), (8.0, 3.0, 1.0)
+FEWEST = 0.01  # of the intervals that must be given to say how often they hold: others stand out by luck
 PREVALENCE, DELTA, SPREAD, CENTRE = 0.1, 1e-5, 1.2, -2.2
 
 
@@ -54,8 +55,9 @@ def cell(auroc: float, patients: int, epsilon: float, trials: int) -> dict[str, 
     rows = {}
     for name, true in truth(auroc).items():
         ends = [(one[f"{name}-low"], one[f"{name}-high"], one[f"{name}-noise"]) for one in found if name in one]
-        low, high, share = np.array(ends).T if ends else np.full((3, 1), np.nan)
-        covers = float(((low <= true) & (true <= high)).mean()) if ends else math.nan
+        enough = len(ends) > FEWEST * trials
+        low, high, share = np.array(ends).T if enough else np.full((3, 1), np.nan)
+        covers = float(((low <= true) & (true <= high)).mean()) if enough else math.nan
         rows[name] = covers, float((high - low).mean()), len(ends) / trials, float(share.mean())
     return rows
 

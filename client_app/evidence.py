@@ -12,8 +12,9 @@ import torch
 
 from edelweiss.client_app.errors import RefusedError
 from edelweiss.client_app.policy.subgroups import largest, subgroups
-from edelweiss.client_app.privacy.randomness import question
+from edelweiss.client_app.privacy.randomness import question, with_statistics
 from edelweiss.client_app.recalibration import Entry, fit_maps
+from edelweiss.config.privacy import require_private
 from edelweiss.evidence import Counts, Reported
 from edelweiss.evidence.delong import exact, paired
 from edelweiss.evidence.design import Design
@@ -71,8 +72,10 @@ def noised_records(site: OpenSite, request: Request, model: Arrays) -> dict[str,
     assert privacy is not None, "the run is private"
     if here.samples[1] is None or not len(here.samples[1]):
         return {name: {} for name in names.values()}
+    require_private(here.problem)
     lasting = here.index, here.sites, here.data_summary
-    asked = question(site.run, lasting, privacy.identity, request.context, model, {})
+    scoring = with_statistics(model, here.problem)
+    asked = question(site.run, lasting, privacy.identity, request.context, scoring, {})
     found = privacy.noised_scores(asked, partial(_scored, site, request, model))
     _forget(site, request)
     return {name: one.record() for name, one in zip(names.values(), found, strict=True)}

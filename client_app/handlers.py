@@ -16,7 +16,7 @@ from edelweiss.client_app.model_card import write_card
 from edelweiss.client_app.model_metadata import model_facts
 from edelweiss.client_app.oracle import SiteOracle, stream
 from edelweiss.client_app.policy.limits import Limits
-from edelweiss.client_app.privacy.randomness import KeyedStream, derived, question
+from edelweiss.client_app.privacy.randomness import KeyedStream, derived, question, with_statistics
 from edelweiss.client_app.vectorised import Update
 from edelweiss.common import to_record
 from edelweiss.federation.encoding import remembered, taken
@@ -66,7 +66,7 @@ def train(request: TrainRequest, site: OpenSite) -> Steps[OutgoingReply]:
     def oracle() -> SiteOracle | PrivateOracle:
         samples, lasting = here.samples[0], (here.index, here.sites, here.data_summary)
         if (privacy := site.privacy) is not None and samples is not None:
-            asked = question(site.run, lasting, privacy.identity, context, sent, memory)
+            asked = question(site.run, lasting, privacy.identity, context, with_statistics(sent, problem), memory)
             return privacy.oracle(own, samples, here.sites, context, asked, fresh=here.fresh, common=problem)
         if site.guarded:  # the coordinator knows the seed, and must not know whom a batch holds
             asked = question(site.run, lasting, site.data_hash(), context, sent, memory)

@@ -18,8 +18,10 @@ noise adds to its estimate taken out again, plus that of the noise, both quadrat
 out of the noise it is all of [0, 1], as it should be. Over several sites T and V add up: pairs within sites.
 
 **Average precision.** From counts made non-negative, by the delta method on the log-odds scale. Within a bin the order
-is unknown, so the upper end supposes that positives rank first among four fifths of the bin's negatives: the interval
-is wider than 95 % demands.
+is unknown, and even mixing would be pessimistic, most of all in the top bin: the share of positives rises with the
+score. So between the edges of a bin the ROC curve is a straight line in the log-odds of both rates; in the outer bins,
+which have one edge, a line of slope 1. What counts made non-negative still take from the precision of the top bins, the
+upper end allows for, by a share of the difference between the best and the worst order.
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ FACTOR = math.sqrt(1 + COARSE**-2)  # of the noise of one histogram, when the bu
 GRID = np.arange(-12, 12.25, 0.5)  # of the first, in asinh(8 score)
 STEPS = np.linspace(0, 1, 801)  # of A
 OUTSTANDING = 7.0  # standard deviations of noise by which positives have to stand out for an average precision
-ORDER = 0.2  # share of a bin's negatives that rank before its positives, at the upper end
+ORDER = 0.08  # share of the difference between the best and the worst order, as a deviation of the upper end
+PLACES = (np.arange(12) + 0.5) / 12  # within a bin, of its positives
 ENDS = {"value": "", "low": "-low", "high": "-high", "noise": "-noise"}  # of an estimate, and how its name ends
 COUNT, SCORE = number(-1e12, 1e12), number(-1e6, 1e6)
 SCHEMA = Schema(
@@ -242,13 +245,12 @@ def _average_precision(sites: Sequence[Noised], *, with_noise: bool) -> tuple[fl
     if p.sum() <= OUTSTANDING * spread or n.sum() <= 0:
         return None
     p, n = _non_negative(p), _non_negative(n)
-    count, value = p.sum(), _precision(p, n)
-    both, step, slope = np.concatenate([p, n]), max(0.5, 0.01 * count), np.zeros(2 * len(p))
-    for i in range(len(both)):
-        up, down = both.copy(), both.copy()
-        up[i], down[i] = both[i] + step, max(both[i] - step, 0.0)
-        rise = _precision(up[: len(p)], up[len(p) :]) - _precision(down[: len(p)], down[len(p) :])
-        slope[i] = rise / (up[i] - down[i])
+    count, value = p.sum(), float(_precision(p, n))
+    both = np.concatenate([p, n])
+    steps = np.diag(np.full(len(both), max(0.5, 0.01 * count)))
+    up, down = both + steps, np.maximum(both - steps, 0.0)
+    rise = _precision(*np.split(up, 2, axis=1)) - _precision(*np.split(down, 2, axis=1))
+    slope: Floats = rise / (up - down).diagonal()
     sampling = float(slope**2 @ both)
     noise = sum(
         site.noise**2 * float(((own.T @ part) ** 2).sum())
@@ -257,8 +259,9 @@ def _average_precision(sites: Sequence[Noised], *, with_noise: bool) -> tuple[fl
     )
     variance = sampling + noise * with_noise
     freedom = (max(count, 4.0) - 1) * (variance / max(sampling, 1e-9 * variance)) ** 2
-    reach = float(_t(np.array([freedom]))[0]) * math.sqrt(variance)
-    return value, _moved(value, -reach), _moved(_precision(p, n, ORDER), reach)
+    quantile = float(_t(np.array([freedom]))[0])
+    down_by, up_by = (quantile * math.sqrt(variance + extra) for extra in (0.0, (ORDER * _between_orders(p, n)) ** 2))
+    return value, _moved(value, -down_by), _moved(value, up_by)
 
 
 def _onto(edges: Floats, own: Floats) -> Floats:
@@ -275,12 +278,43 @@ def _onto(edges: Floats, own: Floats) -> Floats:
     return shared
 
 
-def _precision(p: Floats, n: Floats, before: float = 0.5) -> float:
-    """Return the average precision of counts by ascending bins; ``before``: the negatives of a bin before positives."""
-    positives = np.cumsum(p[::-1])[::-1] - p / 2
-    negatives = np.cumsum(n[::-1])[::-1] - n * (1 - before)
-    precision = np.clip(positives / np.maximum(positives + negatives, 1e-9), 0, 1)
-    return float(p @ precision / max(p.sum(), 1e-9))
+def _precision(p: Floats, n: Floats) -> Floats:
+    """Return the average precision of counts by ascending bins, shape (..., B); shape (...)."""
+    (tp, positives), (fp, negatives) = _from_the_top(p), _from_the_top(n)
+    y, x = (_log_odds(rate, 0.25 / np.maximum(total, 1.0)) for rate, total in ((tp, positives), (fp, negatives)))
+    rise = np.diff(y)
+    steep = np.where(rise > 1e-9, np.diff(x) / np.maximum(rise, 1e-9), 0.0)
+    steep[..., [0, -1]] = 1.0
+    lower = [*range(1, p.shape[-1]), p.shape[-1] - 1]  # the edge that a bin's line goes through; the last has an upper
+    recall = tp[..., :-1, None] + np.diff(tp)[..., None] * PLACES
+    line = x[..., lower, None] + steep[..., None] * (_log_odds(recall, 1e-9) - y[..., lower, None])
+    false = (
+        np.clip(1 / (1 + np.exp(-np.clip(line, -50, 50))), fp[..., :-1, None], fp[..., 1:, None]) * negatives[..., None]
+    )
+    true = recall * positives[..., None]
+    found: Floats = (np.diff(tp)[..., None] * true / np.maximum(true + false, 1e-9)).sum((-1, -2)) / len(PLACES)
+    return found
+
+
+def _from_the_top(counts: Floats) -> tuple[Floats, Floats]:
+    """Return the share of counts above each edge, from none to all, shape (..., B + 1), and their sum, (..., 1)."""
+    total = np.maximum(counts.sum(-1, keepdims=True), 1e-9)
+    shares = counts[..., ::-1].cumsum(-1) / total
+    return np.concatenate([np.zeros_like(total), shares], -1), total
+
+
+def _log_odds(rate: Floats, least: Floats | float) -> Floats:
+    """Return log-odds of rates that are kept so far from 0 and 1."""
+    inside = np.clip(rate, least, 1 - least)
+    found: Floats = np.log(inside / (1 - inside))
+    return found
+
+
+def _between_orders(p: Floats, n: Floats) -> float:
+    """Return the difference of average precision between the best order within bins and the worst."""
+    above, before = p[::-1].cumsum()[::-1] - p / 2, n[::-1].cumsum()[::-1]
+    best, worst = (above / np.maximum(above + negatives, 1e-9) for negatives in (before - n, before))
+    return float(p @ (best - worst) / max(p.sum(), 1e-9))
 
 
 def _non_negative(counts: Floats) -> Floats:

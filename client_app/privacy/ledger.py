@@ -73,6 +73,7 @@ class _Read:
     spent: dict[str, Curve]  # by part
     questions: set[str]  # that were paid for
     changed: int  # when the file system last saw the file change, in nanoseconds; 0: there are no lines
+    size: int  # bytes; the clocks of some file systems stand still for a second
     runs: dict[tuple[str, str], tuple[int, Curve]]  # by part and run: answers, and what they cost
     before: str = ""  # what the last line says of the one before, and when it was written, in seconds since 1970
     at: float = 0.0
@@ -206,8 +207,7 @@ class Ledger:
 
     def _read(self) -> _Read:
         """Return what the ledger says, once all of it is checked; unchanged, it is not read again."""
-        changed = self._changed()
-        if self._known is None or self._known.changed != changed:
+        if self._known is None or (self._known.changed, self._known.size) != (self._changed(), self._size()):
             found = self._lines()
             if found.lines or self._seal.exists():
                 self._require_sealed(found)
@@ -220,9 +220,15 @@ class Ledger:
         except FileNotFoundError:
             return 0
 
+    def _size(self) -> int:
+        try:
+            return self._file.stat().st_size
+        except FileNotFoundError:
+            return 0
+
     def _lines(self) -> _Read:
         """Return what all lines say, each checked against the one before; half a line is of no answer, and goes."""
-        found = _Read(0, self._site, {part: np.zeros(len(ORDERS)) for part in PARTS}, set(), 0, {})
+        found = _Read(0, self._site, {part: np.zeros(len(ORDERS)) for part in PARTS}, set(), 0, 0, {})
         try:
             text = self._file.read_bytes() if self._file.exists() else b""
         except OSError as error:
@@ -249,7 +255,7 @@ class Ledger:
                 ) from None
             found.lines, found.last = number, hashlib.sha256(line).hexdigest()
             found.before, found.at = said["before"], said["at"]
-        found.changed = self._changed() if found.lines else 0
+        found.changed, found.size = self._changed() if found.lines else 0, len(whole)
         if whole != text:
             os.truncate(self._file, len(whole))
             found.changed = self._changed() if found.lines else 0
@@ -320,17 +326,21 @@ class Ledger:
             raise RefusedError(f"its privacy ledger cannot be written ({reason(error)}): make room") from None
         known.before, known.at = known.last, at
         known.lines, known.last, known.changed = known.lines + 1, hashlib.sha256(written).hexdigest(), self._changed()
+        known.size += len(written) + 1
         self._write_seal(known)
 
     def _write_seal(self, known: _Read) -> None:
         said = json.dumps({"lines": known.lines, "last": known.last, "changed": known.changed}).encode()
-        self._seal.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle = os.open(self._seal, os.O_WRONLY | os.O_CREAT, 0o600)
         try:
-            os.pwrite(handle, said.ljust(SEAL_SIZE), 0)
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+            self._seal.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            handle = os.open(self._seal, os.O_WRONLY | os.O_CREAT, 0o600)
+            try:
+                os.pwrite(handle, said.ljust(SEAL_SIZE), 0)
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+        except OSError as error:
+            raise RefusedError(f"the seal of its privacy ledger cannot be written: {reason(error)}") from None
 
 
 def _in_words(budget: Budget, training: float, held_out: float) -> str:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from edelweiss.config import RunConfig
     from edelweiss.federation import RoundContext
-    from edelweiss.problems import Arrays
+    from edelweiss.problems import Arrays, Problem
 
 UNASKED = FREE - {"threads", "device"}
 """Keys that no answer depends on, not even its rounding."""
@@ -57,6 +57,11 @@ def question(
     keys = [(key, value) for key, value in sorted(run.written().items()) if key not in UNASKED]
     said = fingerprint(packages_of(run.flat())), repr(keys), repr(lasting), data, f"{context.round} {context.phase}"
     return [*(text.encode() for text in said), digest_of(sent), digest_of(memory)]
+
+
+def with_statistics(sent: Arrays, problem: Problem) -> Arrays:
+    """Return vectors with the statistics that the network holds, on which an answer depends as well."""
+    return {**sent, "buffers": statistics} if (statistics := problem.buffers()).numel() else sent
 
 
 def digest_of(arrays: Arrays) -> bytes:

@@ -10,21 +10,27 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from edelweiss.client_app.cli import main
 from edelweiss.client_app.errors import RefusedError
 from edelweiss.client_app.policy.rules import Budget
 from edelweiss.client_app.privacy.ledger import FILE, Ledger, LedgerError
+from edelweiss.client_app.privacy.randomness import digest_of, with_statistics
+from edelweiss.client_app.process_cache import cached_problem
 from edelweiss.config.privacy import counts_cost, price
 from edelweiss.datasets import Facts
 from edelweiss.federation.privacy_account import ORDERS, Query, epsilon, spent
-from edelweiss.federation.wire import unpack
+from edelweiss.federation.wire import pack, unpack
+from edelweiss.models import networks
 from tests.client_app.ledgers import COST, SECRET, ledger
 from tests.client_app.policies import Hospital, site_toml, told
 from tests.server_app.sites import question, site_job, table
@@ -142,6 +148,32 @@ def test_a_full_disk_answers_nothing_and_loses_nothing(tmp_path: Path) -> None:
     assert book.spent("training") == ledger(tmp_path).spent("training") == epsilon(COST, 1e-5)
     book.charge([b"2"], COST)
     assert ledger(tmp_path).spent("training") == epsilon(2 * COST, 1e-5)
+
+
+def test_where_the_clock_of_files_stands_still_processes_still_see_each_others_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Ledger, "_changed", lambda self: 1)  # as within a second, or a tick, of some file systems
+    books, answered = [ledger(tmp_path), ledger(tmp_path)], 0
+    while books[0].fits(COST):
+        books[answered % 2].charge([str(answered).encode()], COST)
+        answered += 1
+    for book in books:
+        with pytest.raises(RefusedError, match="spent"):
+            book.charge([b"more"], COST)
+    assert len(lines(tmp_path)) == answered > 2
+    assert ledger(tmp_path).spent("training") <= 20.0
+
+
+def test_a_witness_that_is_gone_ends_answers_with_one_line(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    book = ledger(tmp_path, witness=str(tmp_path / "elsewhere"))
+    book.charge([b"1"], COST)
+    shutil.rmtree(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere").write_text("no folder any more")
+    for again in (book, ledger(tmp_path, witness=str(tmp_path / "elsewhere"))):
+        with pytest.raises((RefusedError, LedgerError), match="seal"):
+            again.charge([b"2"], COST)
 
 
 # ---------------------------------------------------------------------- copied, damaged, lost
@@ -308,6 +340,36 @@ def test_two_noises_of_one_stream_are_never_answered(tmp_path: Path) -> None:
     assert not isinstance(other, str), other
     noise = [found["cx"].double() for found in (one, other)]
     assert not np.allclose(2 * noise[0], noise[1], rtol=0.05)
+
+
+def normed(name: str, shape: tuple[int, ...], outputs: int, hidden: int) -> nn.Module:
+    return nn.Sequential(nn.BatchNorm1d(shape[0]), nn.Linear(shape[0], outputs))
+
+
+def test_statistics_of_a_batch_norm_are_no_second_question_about_held_out_patients(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the same x and other statistics, the same noise would be about other scores: a difference without noise."""
+    monkeypatch.setitem(networks.MODELS, "mlp", normed)
+    cached_problem.cache_clear()
+    site = hospital(tmp_path, epsilon=100.0)
+    with site.run(**RUN | {"model": "mlp", "algorithm": "fedavg", "problem": "bce"}) as grid:
+        assert isinstance(told(grid), Facts)
+        asked = question(grid.config, "evaluate")
+        asked["arrays"] = pack(unpack(asked.array_records["arrays"]) | {"buffers": torch.ones(8)})
+        answer = grid.ask("evaluate", 0, asked).content.config_records
+    cached_problem.cache_clear()
+    assert "batch norm" in str(answer["error"]["message"])
+    assert not [line for line in lines(tmp_path) if line["part"] == "held-out"]
+
+
+def test_an_answer_depends_on_the_statistics_that_a_message_brings() -> None:
+    network = nn.BatchNorm1d(2)
+    holder = SimpleNamespace(buffers=lambda: torch.cat([each.flatten().float() for each in network.buffers()]))
+    sent = {"x": torch.zeros(3)}
+    before = digest_of(with_statistics(sent, holder))  # type: ignore[arg-type]
+    network.running_mean += 1  # type: ignore[operator]
+    assert digest_of(with_statistics(sent, holder)) != before  # type: ignore[arg-type]
 
 
 def test_the_operator_reads_before_approving_what_a_private_run_costs_and_sends(tmp_path: Path) -> None:

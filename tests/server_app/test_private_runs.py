@@ -16,7 +16,6 @@ from edelweiss.common import ConfigError
 from edelweiss.config import RunConfig
 from edelweiss.config.privacy import COUNT_NOISE, price, require_private
 from edelweiss.datasets import DataSummary, load_site
-from edelweiss.evidence.noised import ENDS
 from edelweiss.evidence.summary import NOISED
 from edelweiss.evidence.text import format_estimate
 from edelweiss.federation.privacy_account import epsilon, spent
@@ -176,6 +175,9 @@ def test_the_end_of_a_run_is_judged_by_noised_histograms_alone(tmp_path: Path) -
     assert "noised" not in run.metrics[0]
     without = run_of(tmp_path / "without", evidence=False)
     assert "noised" not in without.metrics[-1]
+
+
+ENDS = {"value": "", "low": "-low", "high": "-high", "noise": "-noise"}
 
 
 def reported(folder: Path, **keys: Any) -> Any:
