@@ -35,6 +35,12 @@ class ColumnTable(Keys, strict=False):
     codes: dict[str, StrictFloat] = Field({}, description="for a category: its words and their numbers")
     missing: Texts = Field((), description="further texts for a missing value in this column")
     bands: tuple[StrictFloat, ...] = Field((), description="ascending numbers at which subgroups begin")
+    mean: StrictFloat | None = Field(
+        None,
+        description="what is typical, from the literature, say: with differential privacy sites send no moments, and "
+        "the inputs are standardised by this and `deviation`, or by `range` or `codes`",
+    )
+    deviation: StrictFloat | None = Field(None, gt=0, description="the standard deviation to `mean`")
 
 
 class LabelTable(Keys, strict=False):
@@ -77,6 +83,9 @@ class StudyFile(Keys, strict=False):
                 found.append(f"columns.{name}: it has range and codes; a category needs no range")
             if column.bands and (column.codes or list(column.bands) != sorted(set(column.bands))):
                 found.append(f"columns.{name}.bands = {list(column.bands)}: must be ascending numbers, of no category")
+            if (column.mean is None) != (column.deviation is None):
+                there, lacks = ("mean", "deviation") if column.deviation is None else ("deviation", "mean")
+                found.append(f"columns.{name}.{there}: it needs {lacks} beside it; give both or neither")
             spelt = {(canonical(word), code) for word, code in column.codes.items()}
             if twice := repeated(word for word, _ in spelt):
                 found.append(f"columns.{name}.codes: {', '.join(map(repr, twice))} stands for more than one number")
@@ -116,7 +125,16 @@ class StudyFile(Keys, strict=False):
     def study(self) -> Study:
         """Return the description by which tables are read."""
         columns = [
-            Column(name, one.unit, *(one.range or (-inf, inf)), tuple(one.codes.items()), one.missing, one.bands)
+            Column(
+                name,
+                one.unit,
+                *(one.range or (-inf, inf)),
+                tuple(one.codes.items()),
+                one.missing,
+                one.bands,
+                one.mean,
+                one.deviation,
+            )
             for name, one in self.columns.items()
         ]
         same = self.model_dump(include={"file", "delimiter", "decimal", "header", "missing", "patient", "subgroups"})

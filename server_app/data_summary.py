@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import chain, combinations, zip_longest
+from operator import attrgetter
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -160,8 +161,8 @@ def pooled(config: RunConfig, sites: Mapping[Site, Facts], progress: Progress) -
 def _public_moments(config: RunConfig, shape: Sequence[int], progress: Progress) -> list[list[float]]:
     """Return count, sum and sum of squares that a private run standardises by: of no site's samples.
 
-    Those of the common test set, which the coordinator has itself; without one, images are taken as uniform from black
-    to white, and tables stay as they are.
+    Those of the common test set, which the coordinator has itself. Without one, a study file says what is typical of
+    each feature, and images are taken as uniform from black to white; other tables stay as they are.
     """
     if not config.standardise:
         return [[], [], []]
@@ -170,8 +171,21 @@ def _public_moments(config: RunConfig, shape: Sequence[int], progress: Progress)
         return [*moments(test)]
     if len(shape) == 3:
         return [[1.0] * shape[0], [255 / 2] * shape[0], [255**2 / 3] * shape[0]]
-    progress.warn("inputs are not standardised: private sites send no sums; bring all features to one scale first")
-    return [[], [], []]
+    study = read_study(config.study) if config.study else None
+    typical = {column.name: column.typical for column in sorted(study.columns, key=attrgetter("name"))} if study else {}
+    if len(typical) != shape[0]:  # with another study file than the sites' the run ends, see `build_model_schema`
+        progress.warn(
+            "inputs are not standardised: private sites send no sums. Name a study file (study) that says what is "
+            "typical of each feature, or bring all features to one scale first"
+        )
+        return [[], [], []]
+    if unsaid := [name for name, found in typical.items() if found is None]:
+        progress.warn(
+            f"not standardised: {examples([repr(name) for name in unsaid])}. Private sites send no sums; give these "
+            "columns mean and deviation, or a range, in the study file"
+        )
+    known = [found or (0.0, 1.0) for found in typical.values()]
+    return [[1.0] * len(known), [mean for mean, _ in known], [mean**2 + spread**2 for mean, spread in known]]
 
 
 def build_model_schema(config: RunConfig, data_summary: DataSummary, progress: Progress) -> ModelSchema:

@@ -45,6 +45,20 @@ class Column:
     codes: tuple[tuple[str, float], ...] = ()  # for a category: pairs of a word and its number; empty: it is a number
     missing: tuple[str, ...] = ()  # texts for a missing value, in addition to the study's
     bands: tuple[float, ...] = ()  # numbers, ascending, at which subgroups begin
+    mean: float | None = None  # what is typical of patients, from the literature, say
+    deviation: float | None = None
+
+    @property
+    def typical(self) -> tuple[float, float] | None:
+        """Mean and standard deviation: as stated, or of a uniform number in the range, or of codes; None: unknown."""
+        if self.mean is not None and self.deviation is not None:
+            return self.mean, self.deviation
+        if self.codes:
+            numbers = np.array([code for _, code in self.codes])
+            return float(numbers.mean()), float(numbers.std()) or 1.0
+        if math.isfinite(self.low) and math.isfinite(self.high):
+            return (self.low + self.high) / 2, (self.high - self.low) / math.sqrt(12)
+        return None
 
     def parted(self, values: NDArray[np.float32]) -> dict[str, Mask]:
         """Return which values belong to each subgroup: the words of a category, the bands of a number."""

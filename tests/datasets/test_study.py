@@ -145,6 +145,8 @@ def test_one_file_is_read(tmp_path: Path) -> None:
         (STUDY.replace('";"', '";;"'), "delimiter = ';;'"),
         ('subgroups = ["Alter"]\n' + STUDY, "subgroups: 'Alter' has neither codes nor bands: give it bands, as in"),
         ('subgroups = ["Alte"]\n' + STUDY, "subgroups: unknown feature 'Alte'. Did you mean 'Alter'?"),
+        (STUDY.replace("[0, 120]", "[0, 120]\nmean = 50"), "columns.Alter.mean: it needs deviation beside it"),
+        (STUDY.replace("[0, 120]", "[0, 120]\nmean = 50\ndeviation = 0"), "columns.Alter.deviation"),
         (STUDY.replace("[0, 120]", "[0, 120]\nbands = [65, 50]"), "columns.Alter.bands = [65.0, 50.0]: must be"),
         (STUDY.replace("m = 1 }", "m = 1 }\nbands = [1]"), "columns.Geschlecht.bands = [1.0]: must be"),
         (STUDY.replace('"Fall"', '"Befund"'), "patient = 'Befund' is the label column"),

@@ -25,9 +25,12 @@ from edelweiss.lab.compare.folders import read
 from edelweiss.lab.report import write_report
 from edelweiss.lab.report.private import TRUST
 from edelweiss.models import Architecture
+from edelweiss.models.storage import StoredTensors
 from edelweiss.problems import PROBLEMS, Setting
 from edelweiss.server_app.simulation import simulate
+from tests.client_app.policies import site_toml
 from tests.lab.read_page import Page
+from tests.server_app.sites import run_at, site_job
 
 BASE: dict[str, Any] = {
     "engine": "local",
@@ -240,3 +243,47 @@ def test_without_differential_privacy_the_page_says_what_a_coordinator_can_compu
     run = reported(tmp_path, **{"dp.epsilon": 0.0, "dp.delta": 1e-5, "rounds": 1})
     for name in ("report.html", "model-card.md"):
         assert TRUST in Page((Path(run.folder) / name).read_text(encoding="utf-8")).said
+
+
+# ---------------------------------------------------------------------- at hospitals: what inputs are standardised by
+
+COLUMNS = """\
+[label]
+column = "label"
+negative = ["0"]
+positive = ["1"]
+[columns.stated]
+mean = 100.0
+deviation = 20.0
+range = [0, 1000]
+[columns.ranged]
+range = [0, 12]
+[columns.coded]
+codes = { no = 0, yes = 1 }
+[columns.bare]
+"""
+
+
+def test_hospitals_inputs_are_standardised_by_what_the_study_file_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    random, study = np.random.default_rng(0), tmp_path / "study.toml"
+    study.write_text(COLUMNS)
+    nodes: list[dict[str, Any]] = []
+    for name in ("north", "south"):
+        labels = random.integers(0, 2, 200)
+        columns = random.normal(100, 20, 200), random.uniform(0, 12, 200), random.random(200) < 0.5, random.random(200)
+        table = [",".join(["stated", "ranged", "coded", "bare", "label"])]
+        table += [f"{a},{b},{'yes' if c else 'no'},{d},{e}" for a, b, c, d, e in zip(*columns, labels, strict=True)]
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "data.csv").write_text("\n".join(table))
+        policy = site_toml(tmp_path / name, privacy={"epsilon": 8.0})
+        own = {"site": name, "data-dir": str(tmp_path / name), "state-dir": str(tmp_path / f"{name}-state")}
+        nodes.append({**own, "policy": policy, "study": str(study)})
+    job = site_job(tmp_path, sites=2, study=str(study), report=False, **{"dp.epsilon": 2.0, "dp.delta": 1e-4})
+    folder = run_at(job, nodes, quiet=False).folder
+    facts = StoredTensors.read(folder / "model.safetensors").facts
+    summary = DataSummary.of_file(facts)
+    assert summary.shift == pytest.approx([0.0, 0.5, 6.0, 100.0])  # by name: bare, coded, ranged, stated
+    assert summary.scale == pytest.approx([1.0, 0.5, 12 / 12**0.5, 20.0])
+    assert "'bare'" in capsys.readouterr().out
