@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 Aggregation = Literal["mean", "clipped", "trimmed-mean", "median"]
 MULTIPLE, TRIM = 30.0, 0.2
-CHUNK = 2**18  # coordinates that are sorted at a time
+CHUNK = 2**14  # coordinates at a time: they fit into the cache, and one thread sums them, whatever `threads` is
 
 
 @dataclass(frozen=True)
@@ -107,15 +107,12 @@ class RobustMean:
 
     def _norm(self, arrays: Arrays, group: Iterable[str]) -> float:
         """Return ‖v_k - c‖."""
-        parts = (self._step(name, arrays[name]) for name in group if name in arrays and _averaged(arrays[name]))
-        return math.hypot(*(float(torch.linalg.vector_norm(part, dtype=torch.float64)) for part in parts))
-
-    def _step(self, name: str, vector: Tensor) -> Tensor:
-        """Return v_k - c; a mean of iterates, such as x_mean, lies around the point that these started from."""
-        centre = self._centre(name, vector)
-        return vector if centre is None else vector - centre
+        vectors = ((arrays[name], self._centre(name, arrays[name])) for name in group if name in arrays)
+        chunks = (each for vector, centre in vectors if _averaged(vector) for each in _steps(vector, centre))
+        return math.hypot(*(float(torch.linalg.vector_norm(step)) for step in chunks))
 
     def _centre(self, name: str, vector: Tensor) -> Tensor | None:
+        """Return c; a mean of iterates, such as x_mean, lies around the point that these started from."""
         centre = self.state.get(name.removesuffix("_mean"))
         return centre if centre is not None and centre.shape == vector.shape else None
 
@@ -127,9 +124,9 @@ class RobustMean:
             if usual and norm > radius:
                 for name in group:
                     if name in arrays and _averaged(arrays[name]):
-                        step = self._step(name, arrays[name]) * (radius / norm)
-                        centre = self._centre(name, step)
-                        changed[name] = step if centre is None else step + centre
+                        vector = arrays[name]
+                        centre, share = self._centre(name, vector), radius / norm
+                        changed[name] = vector * share if centre is None else torch.lerp(centre, vector, share)
         return changed
 
     # ------------------------------------------------------------------ trimmed
@@ -162,6 +159,15 @@ class RobustMean:
                 if steps:
                     found[name] = torch.stack(steps).median(0).values
         return found
+
+
+def _steps(vector: Tensor, centre: Tensor | None) -> Iterator[Tensor]:
+    """Yield v - c chunk by chunk."""
+    chunks = torch.split(vector.flatten(), CHUNK)
+    if centre is None:
+        yield from chunks
+    else:
+        yield from (v - c for v, c in zip(chunks, torch.split(centre.flatten(), CHUNK), strict=True))
 
 
 def _averaged(vector: Tensor) -> bool:

@@ -8,8 +8,8 @@ sites; nobody can check them. Unless ``aggregation = "mean"``:
 2. of a feature's sums, a site's are left out if with the other sites' mean M and standard deviation S its own mean m or
    deviation s is beyond ``|m - M| > FAR S`` or ``s > FAR S``; features of 0 and 1 alone, and those that are constant at
    all others, are no reason;
-3. a site whose inputs differ in shape or names from those of most sites is left out of the run, as are sites with the
-   same name, if `min-replies` others go on.
+3. a site whose inputs differ in shape or names from those of most sites is left out of the run, as is one without whom
+   the classes have no gap, and those with the same name, if `min-replies` others go on.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edelweiss.common import alike, natural
+from edelweiss.datasets import missing_classes
 from edelweiss.datasets.units import Moments
+from edelweiss.problems import PROBLEMS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -99,21 +101,26 @@ def names_of(by_node: Mapping[int, Facts]) -> dict[int, str]:
     return {node: facts.name or f"site-{place}" for place, (node, facts) in enumerate(order)}
 
 
+def _beyond_a_gap(config: RunConfig, by_node: Mapping[int, Facts]) -> list[int]:
+    """Return the one site without whom there is a sample of each class; empty if there is with it, or not one such."""
+    every = {str(node): facts for node, facts in by_node.items()}
+    if len(every) < 3 or not PROBLEMS[config.problem].multiclass or not missing_classes(every):
+        return []
+    found = [node for node in by_node if not missing_classes({n: f for n, f in every.items() if n != str(node)})]
+    return found if len(found) == 1 else []
+
+
 def in_accord(config: RunConfig, by_node: Mapping[int, Facts], progress: Progress) -> dict[int, Facts]:
     """Leave out sites by rule 3; all stay if too few would be left."""
     kept, names = dict(by_node), names_of(by_node)
     twice = {name for group in alike(names.values()) for name in group}
-    (inputs, count), *_ = Counter((facts.shape, facts.columns) for facts in by_node.values()).most_common(1)
+    inputs = {node: (facts.shape, facts.columns) for node, facts in by_node.items()}
+    [(usual, count)] = Counter(inputs.values()).most_common(1)
+    odd = [node for node, own in inputs.items() if own != usual] if 2 * count > len(inputs) else []
     for wrong, why in (
         ([node for node, name in names.items() if name in twice], "have the same name"),
-        (
-            [
-                node
-                for node, facts in by_node.items()
-                if (facts.shape, facts.columns) != inputs and 2 * count > len(by_node)
-            ],
-            "have other inputs than most",
-        ),
+        (odd, "have other inputs than most"),
+        (_beyond_a_gap(config, by_node), "alone have a class far from the others'"),
     ):
         rest = {node: facts for node, facts in kept.items() if node not in wrong}
         if len(rest) < len(kept) and 0 < config.min_replies <= len(rest):

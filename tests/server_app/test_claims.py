@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from edelweiss.common import Value
 from edelweiss.config import RunConfig
 from edelweiss.datasets import Facts
 from edelweiss.server_app.claims import FAR, believed, capped, in_accord
@@ -64,10 +65,10 @@ def test_of_two_sites_nobody_knows_which_is_right() -> None:
     assert believed(two) == ([*two.values()], [])
 
 
-def accord(min_replies: int, *every: Facts) -> tuple[list[int], list[str]]:
+def accord(min_replies: int, *every: Facts, **keys: Value) -> tuple[list[int], list[str]]:
     progress, said = Progress(quiet=True), list[str]()
     progress.warn = said.append  # type: ignore[method-assign]
-    config = RunConfig.parse({"sites": len(every), "min-replies": min_replies})
+    config = RunConfig.parse({"sites": len(every), "min-replies": min_replies, **keys})
     return [*in_accord(config, dict(enumerate(every)), progress)], said
 
 
@@ -79,6 +80,16 @@ def test_a_site_with_other_inputs_is_left_out_if_enough_others_go_on() -> None:
     assert accord(0, *some().values(), odd) == ([0, 1, 2, 3, 4, 5], []), "all sites are needed"
     assert accord(6, *some().values(), odd)[0] == [0, 1, 2, 3, 4, 5]
     assert accord(1, facts(50, 0), odd)[0] == [0, 1], "neither is the odd one"
+
+
+def test_a_site_with_a_class_beyond_a_gap_is_left_out() -> None:
+    def of(seed: int, *counts: int) -> Facts:
+        return facts(60, seed, class_counts=counts, classes=len(counts))
+
+    every = [of(0, 20, 40), of(1, 20, 20, 20), of(2, 30, 30), of(3, 20, 20, 0, 0, 20)]
+    assert accord(3, *every, problem="cross-entropy", algorithm="fedavg")[0] == [0, 1, 2]
+    assert accord(4, *every, problem="cross-entropy", algorithm="fedavg")[0] == [0, 1, 2, 3]
+    assert accord(3, *every[:3], of(3, 20, 20, 0, 20), problem="cross-entropy", algorithm="fedavg")[0] == [0, 1, 2, 3]
 
 
 def test_two_sites_of_one_name_are_left_out_both() -> None:
