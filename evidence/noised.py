@@ -150,14 +150,15 @@ def _edges(noised: Floats, noise: float, bins: int) -> Floats:
 # ---------------------------------------------------------------------- estimates
 
 
-def estimates(sites: Sequence[Noised]) -> dict[str, float]:
+def estimates(sites: Sequence[Noised], *, common: bool = True) -> dict[str, float]:
     """Return AUROC within sites and average precision, each with ``-low``, ``-high`` and ``-noise``.
 
     The last is the share of the interval's width that is there for the noise. A number that the noise hides is left
-    out: an AUROC whose interval is all of [0, 1], an average precision where positives hardly stand out.
+    out: an AUROC whose interval is all of [0, 1], an average precision where positives hardly stand out. Where sites do
+    not score with a ``common`` model, their patients have no order together, and there is no average precision.
     """
     found: dict[str, float] = {}
-    for name, estimate in (("auroc", _auroc), ("auprc", _average_precision)):
+    for name, estimate in (("auroc", _auroc), *[("auprc", _average_precision)] * common):
         if (one := estimate(sites, with_noise=True)) is None:
             continue
         without = estimate(sites, with_noise=False)
@@ -167,7 +168,7 @@ def estimates(sites: Sequence[Noised]) -> dict[str, float]:
     return found
 
 
-def in_evidence(found: Mapping[str, float], label: str = "") -> dict[str, Any]:
+def in_evidence(found: Mapping[str, float], label: str = "", *, common: bool = True) -> dict[str, Any]:
     """Return the `estimates` of a label as evidence.json has them; ``value`` is None where the noise hides it.
 
     Parameters
@@ -176,11 +177,13 @@ def in_evidence(found: Mapping[str, float], label: str = "") -> dict[str, Any]:
         As in metrics.jsonl: of several labels by names such as ``"auroc-low.Edema"``.
     label
         Empty where there is one.
+    common
+        As in `estimates`; otherwise there is no ``auprc``.
     """
     of = f".{label}" * bool(label)
     return {
         name: {key: found.get(f"{name}{end}{of}") for key, end in ENDS.items()} | {"by": by}
-        for name, by in (("auroc", "Fieller"), ("auprc", "delta method"))
+        for name, by in (("auroc", "Fieller"), *[("auprc", "delta method")] * common)
     }
 
 

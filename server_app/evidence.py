@@ -61,7 +61,7 @@ def evidence_of(
                 log_odds=problem.log_odds,
                 test=tested.get(name),
                 asked_to_compare=other is not None,
-                noised=None if noised is None else in_evidence(noised, name),
+                noised=None if noised is None else in_evidence(noised, name, common=not config.personalised),
             )
     if not found:
         return None
@@ -165,7 +165,8 @@ def in_words(content: Mapping[str, Any]) -> Iterator[str]:
 def noised_in_words(noised: Mapping[str, Any]) -> Iterator[str]:
     """Yield what noised histograms of the held-out patients say, a phrase for each number."""
     for kind, words in (("auroc", "AUROC within sites"), ("auprc", "average precision")):
-        found = noised[kind]
+        if (found := noised.get(kind)) is None:
+            continue
         if found["value"] is None:
             yield f"{words} cannot be told from the noise"
         else:

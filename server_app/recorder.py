@@ -171,7 +171,7 @@ class Recorder(Observer):
             self.records[-1]["noised"] = {
                 f"{name}.{label}" if label else name: value
                 for label, sites in labels.items()
-                for name, value in estimates(sites).items()
+                for name, value in estimates(sites, common=not self.personalised).items()
             }
 
     def outlying(self, sites: Mapping[str, float]) -> None:

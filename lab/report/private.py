@@ -51,7 +51,7 @@ def noises(run: Content) -> Table:
 def noised(run: Content) -> list[tuple[str, Mapping[str, Any]]]:
     """Return what is known from noised histograms: its name and the estimate; empty where nothing was asked."""
     found = _found(run)
-    return [(words, found[kind]) for kind, words in KINDS.items()] if found else []
+    return [(words, found[kind]) for kind, words in KINDS.items() if kind in found] if found else []
 
 
 def in_words(run: Content) -> list[str]:

@@ -239,6 +239,17 @@ def test_without_a_test_set_no_section_is_empty_and_runs_are_compared_under_nois
         assert row[f"noised.auroc, {end} over patients"] == noised[f"auroc-{end}"]
 
 
+@pytest.mark.usefixtures("evidence")
+def test_scores_of_different_models_are_not_ranked_together_under_noise(tmp_path: Path) -> None:
+    keys = {"algorithm": "ditto", "problem": "bce", "partition": "iid", "thin-share": 0.0, "holdout-share": 0.5}
+    run = reported(tmp_path, **keys)
+    noised = load_run(run.folder).evidence["noised"]  # type: ignore[index]
+    assert {*noised} == {"auroc"}
+    assert "auroc" in run.metrics[-1]["noised"]
+    assert not [name for name in run.metrics[-1]["noised"] if name.startswith("auprc")]
+    assert "Average precision" not in Page((Path(run.folder) / "report.html").read_text(encoding="utf-8")).said
+
+
 def test_without_differential_privacy_the_page_says_what_a_coordinator_can_compute(tmp_path: Path) -> None:
     run = reported(tmp_path, **{"dp.epsilon": 0.0, "dp.delta": 1e-5, "rounds": 1})
     for name in ("report.html", "model-card.md"):
