@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from benchmarks.studies.study import REPO, Method, Settings, Study
 from edelweiss.common import Value
 
 EPSILON = "dp.epsilon"
 EPSILONS = (0.0, 8.0, 3.0, 1.0)
-_PROBLEMS = {"fedavg": "bce", "fedprox": "bce", "codasca": "auc", "fmgda": "auc", "ditto": "bce"}
+CLIP = 1.0  # the default
 _STEPS = (0.1, 0.3, 1.0)
-_SEEDS: Mapping[str, tuple[Value, ...]] = {"seed": (0, 1, 2, 3, 4)}
-_ALIKE = "A step of fmgda and of ditto takes two gradients. All have a clip of 1, the default."
+_ALIKE = "`dp.clip` is 1, the default, if a name says nothing else."
 _OWN = (
     "ditto has a model for each site, and none for the common test set: its AUROC is that of held-out patients, "
     "without privacy the sites' mean (`held out`), under privacy over the pairs within sites, from noised histograms "
@@ -21,19 +19,33 @@ _OWN = (
 )
 
 
-def _method(algorithm: str) -> Method:
+def _method(algorithm: str, problem: str, clip: float = CLIP) -> Method:
     """Return a method with a step size for x, and the same for y where there is one."""
-    problem = _PROBLEMS[algorithm]
     keys = [f"{algorithm}.lr", *([f"{algorithm}.lr-dual"] if algorithm == "fmgda" else [])]
-    grid = tuple(dict.fromkeys(keys, step) for step in _STEPS)
-    settings: Settings = {"problem": problem}
-    return Method(label=f"{algorithm}-{problem}", algorithm=algorithm, settings=settings, grid=grid)
+    settings: Settings = {"problem": problem} | ({"dp.clip": clip} if clip != CLIP else {})
+    return Method(
+        label=f"{algorithm}-{problem}{f', clip {clip:g}' * (clip != CLIP)}",
+        algorithm=algorithm,
+        settings=settings,
+        grid=tuple(dict.fromkeys(keys, step) for step in _STEPS),
+    )
+
+
+_METHODS = (
+    _method("fedavg", "bce"),
+    _method("fedprox", "bce"),
+    _method("codasca", "auc"),
+    _method("fmgda", "auc"),
+    _method("ditto", "bce"),
+)
 
 
 def _study(
     name: str,
     title: str,
     note: str,
+    seeds: int,
+    methods: tuple[Method, ...] = _METHODS,
     compare: Mapping[str, tuple[Value, ...]] | None = None,
     names: Mapping[str, Mapping[Value, str]] | None = None,
 ) -> Study:
@@ -43,11 +55,11 @@ def _study(
         name=f"privacy-{name}",
         title=title,
         experiment=REPO / f"experiments/privacy/{name}.toml",
-        methods=tuple(map(_method, _PROBLEMS)),
+        methods=methods,
         report={"central.auroc": "AUROC", "noised.auroc": "noised", "over-sites.auroc.mean": "held out"},
         compare=compare,
-        repeat=_SEEDS,
-        note=f"{note} {_ALIKE} {_OWN}",
+        repeat={"seed": tuple(range(seeds))},
+        note=f"{note} {_ALIKE}{f' {_OWN}' * (methods is _METHODS)}",
         tune_by=tuple(compare),
         extend=0,
         picture="axis",
@@ -64,6 +76,8 @@ MNIST = _study(
     "AUROC on MNIST's test set, digit 8 against the rest. A site has 7,500 images, each a patient, and holds out what "
     "it does not train on: with 200 patients 7,300, which no hospital of that size has, so that its steps are chosen "
     "with less noise than such a hospital's would be.",
+    seeds=3,
+    methods=_METHODS[:-1],
     compare={"holdout-share": tuple(PATIENTS)},
     names={"holdout-share": {share: f"{count:,} patients a site" for share, count in PATIENTS.items()}},
 )
@@ -72,24 +86,7 @@ HEART = _study(
     "heart",
     "What privacy costs on heart disease, the four hospitals",
     "AUROC on a common test set of a quarter of all patients, drawn anew with each seed; δ = 0.0001. A linear model.",
+    seeds=5,
 )
 
-XRAYS = replace(
-    _study(
-        "xrays",
-        "What privacy costs on generated chest X-rays of five sources, a hospital each",
-        "The command draws the images first (`python -m benchmarks.xrays`, seed 0), in the folder of its runs. AUROC "
-        "for atelectasis on a common test set of a quarter of every source, drawn anew with each seed. A patient may "
-        "have several images, which count as one.",
-    ),
-    compare={EPSILON: (0.0, 8.0, 1.0)},
-    repeat={"seed": (0, 1, 2)},
-    reduced={"image-size": 16, "batch-size": 32},
-    size=(
-        "Reduced: images of 16 x 16 pixels instead of 32 x 32, batches of 32 patients instead of 128; three seeds "
-        "instead of five, and no ε = 3."
-    ),
-    generated=True,
-)
-
-STUDIES = (HEART,)
+STUDIES = (MNIST, HEART)

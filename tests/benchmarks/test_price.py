@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from benchmarks.pages import markdown
 from benchmarks.price import held_out, trained_on
-from benchmarks.studies import STUDIES
+from benchmarks.studies import REPO, STUDIES
 from benchmarks.studies.private import PATIENTS
 from benchmarks.sweep import Sweep
 from benchmarks.tables import gather
 from edelweiss.config import RunConfig
 from edelweiss.config.privacy import price
 from edelweiss.federation.privacy_account import epsilon
+from edelweiss.lab.commands.privacy import EPSILONS, STUDY
 from tests.benchmarks.pretended import lines, pretend, run
 
 PRIVATE = {name: study for name, study in STUDIES.items() if name.startswith("privacy-")}
@@ -94,3 +97,30 @@ def test_noise_of_an_account_is_that_of_the_runs(private: Sweep) -> None:
 def test_sites_train_on_as_many_patients_as_the_page_says() -> None:
     for share, patients in PATIENTS.items():
         assert abs(60_000 / 8 * (1 - float(share)) - patients) < 1
+
+
+def means(name: str, method: str, **cell: float) -> dict[float, float]:
+    """Return the mean AUROC of a published study at each ε."""
+    runs = pd.read_csv(REPO / "docs" / "results" / f"{name}.csv").query("use == 'reported' and method == @method")
+    for key, value in cell.items():
+        runs = runs[runs[key.replace("_", "-")] == value]
+    found: pd.Series[float] = runs.groupby("dp.epsilon")["AUROC"].mean()
+    return {float(str(epsilon)): mean for epsilon, mean in found.items()}
+
+
+def test_a_plan_says_what_the_study_found() -> None:
+    shares = {patients: float(share) for share, patients in PATIENTS.items()}
+    for patients, aurocs in STUDY.items():
+        found = means("privacy-mnist", "fedavg-bce", holdout_share=shares[patients])
+        assert aurocs == pytest.approx([found[epsilon] for epsilon in (0.0, *EPSILONS)], abs=5e-4)
+
+
+def test_the_table_of_the_docs_has_the_studies_figures() -> None:
+    text = (REPO / "docs" / "differential-privacy.md").read_text(encoding="utf-8").partition("in AUROC\n")[2]
+    rows = re.findall(r"^\| \[.*?\]\(results/([\w-]+)\.md\) \| (.*?) \| ([\w, =-]+) \| (.*) \|$", text, re.MULTILINE)
+    assert len(rows) >= 9
+    shares = {f"{patients:,}": float(share) for share, patients in PATIENTS.items()}
+    for name, patients, method, cells in rows:
+        found = means(name, method, **({"holdout_share": shares[patients]} if patients in shares else {}))
+        said = [float(cell) for cell in cells.split(" | ")]
+        assert said == pytest.approx([found[epsilon] for epsilon in (0.0, *EPSILONS)], abs=5e-4), (name, method)
