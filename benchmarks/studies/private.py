@@ -35,6 +35,7 @@ _METHODS = (
     _method("fedavg", "bce"),
     _method("fedprox", "bce"),
     _method("codasca", "auc"),
+    _method("codasca", "auc", clip=3.0),
     _method("fmgda", "auc"),
     _method("ditto", "bce"),
 )
