@@ -46,7 +46,6 @@ def _study(
     title: str,
     note: str,
     seeds: int,
-    methods: tuple[Method, ...] = _METHODS,
     compare: Mapping[str, tuple[Value, ...]] | None = None,
     names: Mapping[str, Mapping[Value, str]] | None = None,
 ) -> Study:
@@ -56,11 +55,11 @@ def _study(
         name=f"privacy-{name}",
         title=title,
         experiment=REPO / f"experiments/privacy/{name}.toml",
-        methods=methods,
+        methods=_METHODS,
         report={"central.auroc": "AUROC", "noised.auroc": "noised", "over-sites.auroc.mean": "held out"},
         compare=compare,
         repeat={"seed": tuple(range(seeds))},
-        note=f"{note} {_ALIKE}{f' {_OWN}' * (methods is _METHODS)}",
+        note=f"{note} {_ALIKE} {_OWN}",
         tune_by=tuple(compare),
         extend=0,
         picture="axis",
@@ -78,7 +77,6 @@ MNIST = _study(
     "it does not train on: with 200 patients 7,300, which no hospital of that size has, so that its steps are chosen "
     "with less noise than such a hospital's would be.",
     seeds=3,
-    methods=_METHODS[:-1],
     compare={"holdout-share": tuple(PATIENTS)},
     names={"holdout-share": {share: f"{count:,} patients a site" for share, count in PATIENTS.items()}},
 )
