@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-EVIDENCE, VERSION = "evidence.json", 2  # as of `evidence`; each earlier version is read
+EVIDENCE, VERSION = "evidence.json", 3  # as of `evidence`; each earlier version is read
 
 
 @dataclass(frozen=True)

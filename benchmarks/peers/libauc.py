@@ -317,7 +317,8 @@ class Ends(Progress):
 def trained(images: Images, steps: int, seed: int, method: type[ew.LocalSGDA]) -> Arrays:
     """Train as PESG does, but for α's step; return test scores, and the CPU seconds of rounds."""
     ends, own = Ends(), method.name
-    ew.register(PesgsAlpha)
+    if method is PesgsAlpha:
+        ew.register(method)
     config = {
         "algorithm": own,
         "problem": "auc-margin",

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+import edelweiss as ew
 from benchmarks.peers.libauc import (
     BATCH,
     PLAIN,
@@ -133,5 +134,5 @@ def test_our_recipe_trains_on_all_images(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("benchmarks.peers.libauc.EVERY", 3)
     pixels = np.random.default_rng(0).normal(size=(300, 3, 16, 16)).astype(np.float32)
     images = Images(pixels, (np.arange(300) % 5 == 0).astype(np.int64), pixels[:4], np.arange(4) % 2)
-    trained(images, 3, 1, PesgsAlpha)
+    trained(images, 3, 1, ew.LocalSGDA)
     assert seen == set(pixels[:, 0, 0, 0].tolist())

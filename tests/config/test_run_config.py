@@ -74,7 +74,8 @@ def test_every_key_in_pyproject_has_a_comment() -> None:
 )
 def test_the_comment_of_a_choice_lists_every_choice(key: str, names: object) -> None:
     [line] = re.findall(rf"^{key} = .*$", PYPROJECT.read_text(encoding="utf-8"), re.MULTILINE)
-    assert [name for name in names if name not in line.partition("#")[2]] == []  # type: ignore[attr-defined]
+    own = getattr(names, "built_in", names)  # another test may have registered more
+    assert [name for name in own if name not in line.partition("#")[2]] == []
 
 
 def test_the_defaults_are_a_run() -> None:

@@ -141,7 +141,7 @@ def test_a_stored_recalibration_makes_probabilities(finished: Result, tmp_path: 
     for line in read(tmp_path / "out.csv"):
         assert float(line["probability"]) == pytest.approx(1 / (1 + np.exp(1.5 - 2 * float(line["score"]))), rel=1e-12)
     assert "Platt" in said[-2]
-    wrong = {"probabilities": evidence.replace("2.0", '"steep"'), "version": evidence.replace("1,", "3,", 1)}
+    wrong = {"probabilities": evidence.replace("2.0", '"steep"'), "version": evidence.replace("1,", "99,", 1)}
     for key, text in wrong.items():
         (tmp_path / "evidence.json").write_text(text)
         with pytest.raises(ModelError) as caught:
