@@ -79,12 +79,12 @@ class RobustMean:
         held: list[Reply] = []
         norms: dict[Site, list[float]] = {}
         for reply in replies:
-            if reply.site.weight:
-                norms[reply.site] = [reply.site.weight * self._norm(reply.arrays, group) for group in self.groups]
             if self.how.aggregation == "mean":
+                norms |= self._norms([reply])
                 yield reply
             else:
                 held.append(reply)
+        norms |= self._norms(held)
         medians = [_usual(column) for column in zip(*norms.values(), strict=True)]
         for site, own in norms.items():
             ratio = max((norm / usual for norm, usual in zip(own, medians, strict=True) if usual), default=0.0)
@@ -101,9 +101,34 @@ class RobustMean:
             changed |= {name: arrays[name].minimum(most) for name, most in counts.items() if name in arrays}
             if self.how.aggregation == "clipped":
                 changed |= self._clipped(arrays, norms[reply.site], medians)
-            yield Reply(reply.site, arrays | changed)
+            yield Reply(reply.site, arrays | changed) if changed else reply
 
     # ------------------------------------------------------------------ clipped
+
+    def _norms(self, replies: Sequence[Reply]) -> dict[Site, list[float]]:
+        """Return w_k ‖v_k - c‖ of each group, for each site that has a weight; of short vectors all sites' at once."""
+        own = [reply for reply in replies if reply.site.weight]
+        found: dict[Site, list[float]] = {reply.site: [] for reply in own}
+        for group in self.groups if own else ():
+            names = [name for name in group if name in own[0].arrays]
+            numbers = len(own) * sum(own[0].arrays[name].numel() for name in names)
+            alike = all(name in reply.arrays for reply in own for name in names)
+            squares = self._squares(own, names) if alike and len(own) > 1 and numbers <= CHUNK else None
+            for place, reply in enumerate(own):
+                norm = self._norm(reply.arrays, group) if squares is None else math.sqrt(squares[place])
+                found[reply.site].append(reply.site.weight * norm)
+        return found
+
+    def _squares(self, replies: Sequence[Reply], names: Iterable[str]) -> list[float]:
+        total = torch.zeros(len(replies), dtype=torch.float64)
+        for name in names:
+            vectors = [reply.arrays[name] for reply in replies]
+            if _averaged(vectors[0]):
+                steps, centre = torch.stack(vectors), self._centre(name, vectors[0])
+                steps = steps if centre is None else steps.sub_(centre)
+                total += torch.linalg.vector_norm(steps.flatten(1), dim=1, dtype=torch.float64).square_().cpu()
+        squares: list[float] = total.tolist()
+        return squares
 
     def _norm(self, arrays: Arrays, group: Iterable[str]) -> float:
         """Return ‖v_k - c‖."""
