@@ -375,7 +375,7 @@ class _Gradients:
         each, rests = zip(*(_of_term(problem, term, batch, layers) for term in terms), strict=True)
         return cls([*zip(*each, strict=True)], sum(rests[1:], rests[0]), layers, problem.network.size)
 
-    def _factors(self, place: int) -> tuple[Tensor, Tensor]:
+    def _of_layer(self, place: int) -> tuple[Tensor, Tensor]:
         """Return a and b of a layer, all terms' places one after the other."""
         layer = self.layers.each[place]
         each = [layer.factors(inputs, by_outputs) for inputs, by_outputs in self.recorded[place]]
@@ -385,7 +385,7 @@ class _Gradients:
         """Return them, shape (r, d + p)."""
         each = self.rest.new_empty(len(self.rest), self.size + self.rest.shape[1])
         for place, layer in enumerate(self.layers.each):
-            a, b = self._factors(place)
+            a, b = self._of_layer(place)
             each[:, layer.weight] = self._by_weight(layer, a, b)
             if layer.bias is not None:
                 each[:, layer.bias] = b.sum(1)
@@ -397,7 +397,7 @@ class _Gradients:
         rest, in_full = self.rest.double(), dict[int, tuple[Tensor, Tensor]]()
         squares = vecdot(rest, rest)
         for place, layer in enumerate(self.layers.each):
-            a, b = self._factors(place)
+            a, b = self._of_layer(place)
             if layer.ghost(len(self.recorded[place])):
                 squares = squares + _squares_of_norms(a.double(), b.double(), bias=layer.bias is not None)
                 continue
@@ -418,7 +418,7 @@ class _Gradients:
                 total[layer.weight] += clipped @ kept(weight)
                 by_bias = clipped @ kept(bias)
             else:
-                a, b = self._factors(place)
+                a, b = self._of_layer(place)
                 a, b = kept(a).flatten(0, 1), (kept(b) * clipped[:, None, None]).flatten(0, 1)
                 total[layer.weight].view(layer.shape).addmm_(b.T, a)
                 by_bias = b.sum(0)
