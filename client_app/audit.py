@@ -127,6 +127,10 @@ class Audit:
 
     # ------------------------------------------------------------------ reading it
 
+    def head(self) -> tuple[int, str]:
+        """Return the number of lines and the hash of the last."""
+        return self._sealed()
+
     def lines(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield the lines with their hashes, each checked against the previous one, the last against the seal.
 

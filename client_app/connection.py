@@ -34,8 +34,7 @@ class JoinConfig(SiteConfig):
 
     superlink: Address = Field("", description="HOST:PORT of the coordinator")
     root_certificates: str = Field("", description="file of the authority that signed the coordinator's certificate")
-    key: str = Field("", description="file of this site's private key, ECDSA, without a passphrase")
-    insecure: bool = Field(False, description="no TLS and no key: for tests on one machine")
+    insecure: bool = Field(False, description="no TLS, and the key is not shown to the coordinator: for tests on one machine")
     health: Address = Field("", description="HOST:PORT at which to answer health checks (gRPC); empty: nowhere")
 
     @classmethod
@@ -61,8 +60,6 @@ class JoinConfig(SiteConfig):
             problems.append("superlink is missing: name the coordinator, as in 'coordinator.example.org:9092'")
         if bool(values.get("insecure")) == bool(values.get("root-certificates")):
             problems.append("root-certificates: name the coordinator's ca.crt; without TLS, say insecure instead")
-        if values.get("insecure") and values.get("key"):
-            problems.append("key: it has no effect with insecure; leave one of them out")
         if config is None or problems:
             raise ConfigError("join", problems)
         return config

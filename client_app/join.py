@@ -258,7 +258,7 @@ def join(config: JoinConfig) -> int:
 
     keep_freed_memory()
     certificates = read_certificates(config.root_certificates) if config.root_certificates else None
-    key = read_key(config.key) if config.key else None
+    key = read_key(config.key) if config.key and not config.insecure else None
     stop, known = Stop(), Acquainted(config, key)
     stop.listen()
     log.info("release %s; joining %s as %s", fingerprint(), config.superlink, config.name or "the name of its data")

@@ -10,6 +10,7 @@ from flwr.app import ArrayRecord, ConfigRecord
 from edelweiss.common import PROCESS_CACHE, plain, records_in
 from edelweiss.datasets import DataSummary
 from edelweiss.federation.messages import Vectors
+from edelweiss.federation.seals import SEAL
 
 if TYPE_CHECKING:
     from flwr.app import Message
@@ -28,8 +29,8 @@ class Incoming:
     ----------
     kind : str
         What it calls itself.
-    content : RecordDict
-        Its records.
+    content : dict
+        Its records, without its seal.
     config : dict
         What it says, by key.
     vectors : dict of str to Vectors
@@ -40,7 +41,8 @@ class Incoming:
     __slots__ = ("config", "content", "kind", "vectors")
 
     def __init__(self, message: Message) -> None:
-        self.kind, self.content = message.metadata.message_type, message.content
+        self.kind = message.metadata.message_type
+        self.content = {name: record for name, record in message.content.items() if name != SEAL}
         self.config = plain(self.content, "config", ConfigRecord)
         records = records_in(self.content, ArrayRecord)
         self.vectors: dict[str, Vectors] = {name: _READ.get(name, Vectors)(record) for name, record in records.items()}

@@ -13,6 +13,7 @@ from edelweiss.client_app.errors import RefusedError, SiteError
 from edelweiss.client_app.handlers import HANDLERS
 from edelweiss.client_app.memory import StateError
 from edelweiss.client_app.policy.admission import admit
+from edelweiss.client_app.policy.tickets import identity, require_ticket
 from edelweiss.client_app.request import Incoming
 from edelweiss.client_app.request_checks import require_sound
 from edelweiss.client_app.site import OpenSite, version
@@ -20,6 +21,8 @@ from edelweiss.common import shown
 from edelweiss.config import MISTAKES
 from edelweiss.config.plug_ins import not_known, packages_of
 from edelweiss.federation.messages import OutgoingReply
+from edelweiss.federation.seals import SEAL, Question
+from edelweiss.federation.ticket import ticket_hash
 from edelweiss.federation.wire import reply
 
 T = TypeVar("T")
@@ -27,6 +30,8 @@ T = TypeVar("T")
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from typing import Any
+
+    from flwr.app import RecordDict
 
     from edelweiss.client_app.request import Request
     from edelweiss.client_app.vectorised import Update, Updated
@@ -90,17 +95,20 @@ def _steps(kind: str, message: Message, context: Context) -> Steps[Message]:
     """
     audit = Audit.of(context)
     try:
+        sealed, ticket = SEAL in message.content, str(context.run_config.get("ticket", ""))
+        question = Question.of(message, ticket_hash(ticket)) if sealed else None
         incoming = Incoming(message)
         if audit:
             audit.received(message, incoming.vectors)
         try:
-            site, request = _admitted(kind, incoming, context)
+            site, request = _admitted(kind, incoming, question, context)
             answer = HANDLERS[kind](request, site)
             outgoing = answer if isinstance(answer, OutgoingReply) else (yield from answer)
         except (*MISTAKES, RefusedError, StateError) as error:
             outgoing = _refusal(error, context)
         if audit:
             audit.sent(message, outgoing.content, outgoing.encoded)
+        _seal(outgoing.content, question, context, audit)
     except Exception as error:
         # Flower sends an exception's text to the coordinator, and it may hold a path or a value.
         log.exception("the app broke")
@@ -111,7 +119,16 @@ def _steps(kind: str, message: Message, context: Context) -> Steps[Message]:
     return reply(outgoing.content, message)
 
 
-def _admitted(kind: str, incoming: Incoming, context: Context) -> tuple[OpenSite, Request | None]:
+def _seal(content: RecordDict, question: Question | None, context: Context, audit: Audit | None) -> None:
+    """Seal the answer to a sealed question, if this site has a key."""
+    if question and (file := str(context.node_config.get("key", ""))):
+        line, head = audit.head() if audit else (0, "")
+        content[SEAL] = question.answered(content, identity(file), line, head)
+
+
+def _admitted(
+    kind: str, incoming: Incoming, question: Question | None, context: Context
+) -> tuple[OpenSite, Request | None]:
     """Check all of a message; return the site that it is for, and what it asks.
 
     Raises
@@ -133,10 +150,11 @@ def _admitted(kind: str, incoming: Incoming, context: Context) -> tuple[OpenSite
             "project" + (f"; {unknown} is not known here: install what offers it" if unknown else "")
         )
     site = OpenSite.from_context(context)
+    ticket = require_ticket(site, ours, question)
     site.require_allowed()
     request = require_sound(incoming, site)
-    if site.guarded or site.policy.asks:
-        admit(site, incoming, request)
+    if site.guarded or site.policy.asks or ticket:
+        admit(site, incoming, request, ticket.serial if ticket else 0)
     return site, request
 
 

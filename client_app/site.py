@@ -154,6 +154,8 @@ class OpenSite:
             missing.append('state-dir is missing: with approve = "ask" runs wait there for you')
         if policy.budget and not node.state_dir:
             missing.append("state-dir is missing: with a privacy budget, what was spent is written there")
+        if policy.study_keys and not (node.key and node.state_dir):
+            missing.append("key and state-dir are needed with study-keys: the key seals this site's answers")
         if missing:
             raise ConfigError("node-config", missing)
         return cls(run, node, policy, run_id)

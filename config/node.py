@@ -62,6 +62,11 @@ class SiteConfig(Keys):
     policy: LocalPath = Field(
         "", description="TOML file with the site's rules in its table [policy]; default: rules that protect patients"
     )
+    key: LocalPath = Field(
+        "",
+        description="file of this site's private key (ECDSA, OpenSSH's format, no passphrase), which the coordinator "
+        "registers and which seals its answers to runs with a ticket",
+    )
     follow_links: bool = Field(False, description="whether links in data-dir may lead to images outside it")
     image_cache: Volume = Field(20.0, description="GB of decoded images cached in state-dir; 0: no cache")
     device: str = Field("", description="auto, cpu, cuda, cuda:1; default: the run's device")

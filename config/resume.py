@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from edelweiss.config.run import RunConfig
 
 COMPUTED = {"data-root", "engine", "workers", "threads", "device", "checkpoint-every"}
-LEFT = {"runs-dir", "run-name", "report", "tracker"}
+LEFT = {"runs-dir", "run-name", "report", "tracker", "ticket"}
 GIVES_UP = {"wait-timeout", "round-timeout", "min-replies", "on-bad-update", "loss-bound"}
 FREE = {"resume"} | COMPUTED | LEFT | GIVES_UP
-"""Keys that may change when a run is resumed: computation, output, quorum and timeouts."""
+"""Keys that may change when a run is resumed: computation, output, ticket, quorum and timeouts."""
 
 
 def lasting(run: RunConfig) -> dict[str, Value]:

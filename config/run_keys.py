@@ -224,6 +224,11 @@ class RunKeys(Keys):
 
     # Participation, timeouts and failures.
     sites: Sites = Field(8, description="K: number of sites")
+    ticket: str = Field(
+        "",
+        description="what the study key has signed of this run, for sites that pin one; `edelweiss submit --study-key` "
+        "sets it",
+    )
     min_replies: Natural = Field(
         0,
         description="quorum: usable replies needed to start and in each round; 0: all sites. A round waits for every "

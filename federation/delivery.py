@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from flwr.serverapp import Grid
 
+    from edelweiss.federation.seals import Seals
     from edelweiss.federation.sites import Site
 
 NAMED = 5  # sites named in a line about many
@@ -44,6 +45,7 @@ class Delivery:
     by_node: Mapping[int, Site]  # the sites by node id
     on_reply: Callable[[int, int], None]  # called with the numbers of replies and messages on every arrival
     say: Callable[[str], None]  # logs that a site goes away or is back
+    seals: Seals | None = None  # seals questions; an answer that its site did not seal counts as none
     waiting: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
@@ -51,6 +53,7 @@ class Delivery:
         self._away: set[Site] = set()
         self._since: dict[int, str] | None = None  # when each node was started; empty if the engine does not say
         self._interrupted: Callable[[], bool] = getattr(self.grid, "interrupted", lambda: False)
+        self._faults: set[tuple[Site, str]] = set()  # of seals, as logged
         self._took: dict[str, float] = {}  # seconds to the previous first reply of each phase
 
     def is_away(self, site: Site) -> bool:
@@ -87,6 +90,10 @@ class Delivery:
                         away.append(self._gone(question))
                         continue
                     site = self.addressee(question)
+                    if self.seals and (fault := self.seals.fault(question, answer)):
+                        self._say_fault(site, fault)
+                        away.append(question)
+                        continue
                     self._back(site, "is back")
                     arrived.append((site, question, answer))
             wait = SHORTEST_WAIT if arrived else min(wait * GROWTH, LONGEST_WAIT)
@@ -113,6 +120,9 @@ class Delivery:
     def _push(self, messages: Sequence[Message]) -> tuple[dict[str, Message], list[Message]]:
         """Send messages; return those sent, by identifier, and those whose sites are away."""
         waiting, away = {}, []
+        if self.seals:
+            for message in messages:
+                self.seals.seal(message)
         for message, identifier in zip(messages, self.grid.push_messages(messages), strict=True):
             if identifier:
                 waiting[identifier] = message
@@ -159,6 +169,12 @@ class Delivery:
             self._away.add(site)
             self.say(f"site {site.name!r} is away; it is asked again when it is back")
         return message
+
+    def _say_fault(self, site: Site, fault: str) -> None:
+        """Log, once, that an answer counts as none."""
+        if (site, fault) not in self._faults:
+            self._faults.add((site, fault))
+            self.say(f"an answer in the name of site {site.name!r} counts as none: {fault}; the site is asked again")
 
     def _back(self, site: Site, text: str) -> None:
         if site in self._away:

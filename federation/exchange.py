@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
     from flwr.serverapp import Grid
 
+    from edelweiss.federation.seals import Seals
     from edelweiss.federation.sites import Site
 
     Read = Callable[[Site, Message, Message], "R"]
@@ -64,6 +65,7 @@ class Exchange:
     on_reply: Callable[[int, int], None] = lambda answered, asked: None
     advice: str = "Lower the step size"  # the fix for an update that is not finite
     say: Callable[[str], None] = print
+    seals: Seals | None = None  # see `Delivery`; None in a run without a ticket
     bytes_down: int = 0
     bytes_up: int = 0
     by_node: dict[int, Site] = field(init=False)
@@ -71,7 +73,7 @@ class Exchange:
     def __post_init__(self) -> None:
         """Index the sites by node id."""
         self.by_node = {site.node_id: site for site in self.sites}
-        self._delivery = Delivery(self.grid, self.timeout, self.by_node, self.on_reply, self.say)
+        self._delivery = Delivery(self.grid, self.timeout, self.by_node, self.on_reply, self.say, self.seals)
 
     def cost(self) -> dict[str, float]:
         """Return the run's costs so far: bytes-down, bytes-up, seconds-waiting."""

@@ -16,6 +16,7 @@ from edelweiss.lab.commands import (
     privacy,
     recommend,
     report,
+    study,
     submit,
     sweep,
     takes_plug_ins,
@@ -26,6 +27,7 @@ from edelweiss.lab.commands.misplaced import TAKES_KEYS, as_keys, misplaced
 COMMANDS = {
     "submit": submit,
     "compare": compare,
+    "study": study,
     "sweep": sweep,
     "recommend": recommend,
     "privacy": privacy,

@@ -43,6 +43,7 @@ from edelweiss.server_app.preflight import LoadedModels, check
 from edelweiss.server_app.recorder import Recorder
 from edelweiss.server_app.run_folder import RunFolder
 from edelweiss.server_app.run_state import RunState
+from edelweiss.server_app.tickets import seals_of
 from edelweiss.server_app.trackers import Tracking
 from edelweiss.server_app.training_warnings import outliers, training_warnings
 
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from edelweiss.config import RunConfig
     from edelweiss.datasets import DataSummary, Facts
     from edelweiss.federation.robust import Robustness
+    from edelweiss.federation.seals import Seals
     from edelweiss.problems import Arrays, Problem
     from edelweiss.server_app.console import Progress
     from edelweiss.server_app.recorder import Record
@@ -106,7 +108,7 @@ def _coordinate(
     config: RunConfig, grid: Grid, progress: Progress, write_report: Callable[[Path], object] | None
 ) -> Result:
     started = time.monotonic()
-    loaded = check(config, simulated=isinstance(grid, LocalGrid))
+    loaded, seals = check(config, simulated=isinstance(grid, LocalGrid)), seals_of(config)
     record = loaded.start.record if loaded.start else ""
     folder = RunFolder.again(config) if config.resume else RunFolder.new(config, record)
     recorder = Recorder(config, progress, folder.path, Tracking(config, folder.path, progress.warn))
@@ -120,7 +122,7 @@ def _coordinate(
             folder.close()
             raise
     try:
-        arrays, sizes = _play(config, loaded, grid, recorder, state, started)
+        arrays, sizes = _play(config, loaded, grid, recorder, state, seals, started)
         recorder.close()
         progress.close()
     except BaseException as error:  # includes Ctrl-C
@@ -155,11 +157,17 @@ def _coordinate(
 
 
 def _play(
-    config: RunConfig, loaded: LoadedModels, grid: Grid, recorder: Recorder, state: RunState, started: float
+    config: RunConfig,
+    loaded: LoadedModels,
+    grid: Grid,
+    recorder: Recorder,
+    state: RunState,
+    seals: Seals | None,
+    started: float,
 ) -> tuple[Arrays, dict[str, Record]]:
     """Meet the sites, build the problem, run all rounds; return the final model and each site's facts by name."""
     strategy, progress = config.strategy, recorder.progress
-    exchange, sites = meet(config, grid, recorder, state)
+    exchange, sites = meet(config, grid, recorder, state, seals)
     # Read here only if a stopped run restarts from its beginning.
     begins = loaded.start or (None if state.last else InitModel.read(config))
     data_summary = agree_on_data(config, begins, sites, state, progress)
@@ -264,7 +272,9 @@ def robustness_of(config: RunConfig, d: int, progress: Progress) -> Robustness:
     return how
 
 
-def meet(config: RunConfig, grid: Grid, recorder: Recorder, state: RunState) -> tuple[Exchange, dict[Site, Facts]]:
+def meet(
+    config: RunConfig, grid: Grid, recorder: Recorder, state: RunState, seals: Seals | None
+) -> tuple[Exchange, dict[Site, Facts]]:
     """Wait for the sites and ask for their facts; return the exchange with the participating sites, and their facts."""
     progress = recorder.progress
     exchange = Exchange(
@@ -277,6 +287,7 @@ def meet(config: RunConfig, grid: Grid, recorder: Recorder, state: RunState) -> 
         recorder.on_reply,
         f"Lower {config.strategy.step_sizes}",
         progress.say,
+        seals,
     )
     told = in_accord(config, ask(config, exchange, state.key), progress)
     sites = warn_of_shared_patients(assign_places(config, told), progress)

@@ -59,7 +59,10 @@ def ask(config: RunConfig, exchange: Exchange, run: str) -> dict[int, Facts]:
         wrong = wrong_facts(record, config.sites, **kind, labels=max(1, len(config.several)))
         if wrong:
             raise BadReplyError(in_a_line(wrong))
-        return from_record(Facts, record)
+        facts = from_record(Facts, record)
+        if exchange.seals and facts.name != (sealed := exchange.seals.names[site.node_id]):
+            raise BadReplyError(f"it calls itself {facts.name!r}, and the ticket {sealed!r}")
+        return facts
 
     asked = ConfigRecord({"app": fingerprint(), "run": run})
     messages = [Message(RecordDict({"config": asked}), site.node_id, "query") for site in exchange.sites]

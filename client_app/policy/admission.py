@@ -16,15 +16,15 @@ from edelweiss.client_app.policy.suppression import counts_by_class, few_of_a_cl
 from edelweiss.client_app.request import EvaluateRequest
 from edelweiss.config.resume import lasting
 from edelweiss.datasets import DataError
+from edelweiss.federation.ticket import config_hash
 from edelweiss.problems.capabilities import ClosedFormDual
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from edelweiss.client_app.policy.records import Records, Rows
     from edelweiss.client_app.request import Incoming, Request
     from edelweiss.client_app.site import OpenSite
-    from edelweiss.common import Value
     from edelweiss.datasets import SiteData
 
 log = logging.getLogger("edelweiss")
@@ -37,8 +37,10 @@ waiting = threading.Event()
 """Set while a message waits for the operator: a process that is told to end may exit at once."""
 
 
-def admit(site: OpenSite, incoming: Incoming, request: Request | None) -> None:
+def admit(site: OpenSite, incoming: Incoming, request: Request | None, serial: int = 0) -> None:
     """Admit a message of an allowed run; the first one may need the operator's approval.
+
+    ``serial`` is that of the run's ticket, which is good for one run: a later one, resumed or not, needs a higher one.
 
     Raises
     ------
@@ -51,9 +53,11 @@ def admit(site: OpenSite, incoming: Incoming, request: Request | None) -> None:
     if site.guarded and policy.strict and not site.node.names_label:
         raise RefusedError("this site names no label column, and its policy does not let a run choose one (strict)")
     records, data = site.records, site.data() if site.guarded else None
-    record, new = records.run(site.run_id), _current_record(site, data, key)
+    record, new = records.run(site.run_id), _current_record(site, data, key, serial)
     # A resumed run has another number but the same key.
     earlier = records.begun_as(new.key) if new.key and (record is None or record.key != new.key) else None
+    if serial and serial != (record.serial if record else 0) and serial <= records.latest_serial():
+        raise RefusedError("its ticket was used for another run, or is older than one that was: sign a new one")
     _require_same(record, earlier, new)
     if data is not None:
         _require_enough(site, data)
@@ -84,23 +88,18 @@ def admit(site: OpenSite, incoming: Incoming, request: Request | None) -> None:
     records.note(opened)  # last: otherwise the rows are recorded again at the next message
 
 
-def _current_record(site: OpenSite, data: SiteData | None, key: str) -> RunRecord:
+def _current_record(site: OpenSite, data: SiteData | None, key: str, serial: int) -> RunRecord:
     """Return the record of a run as of this message."""
     return RunRecord(
         run=str(site.run_id),
         began=time.time(),
-        asked=_hash(site.run.flat()),
+        asked=config_hash(site.run.flat()),
         data="" if data is None else site.data_hash(),
         key=key,
-        lasting=_hash(lasting(site.run)),
+        lasting=config_hash(lasting(site.run)),
+        serial=serial,
         shown={},
     )
-
-
-def _hash(config: Mapping[str, Value]) -> str:
-    """Return a hash of keys and values; 1 and 1.0 are the same."""
-    equal = {key: float(value) if isinstance(value, int) else value for key, value in config.items()}
-    return hashlib.sha256(repr(sorted(equal.items())).encode()).hexdigest()
 
 
 def _require_same(record: RunRecord | None, earlier: RunRecord | None, new: RunRecord) -> None:

@@ -50,6 +50,7 @@ class RunRecord:
     key: str = ""  # the coordinator's key of the run; a resumed run keeps it under another run id
     lasting: str = ""  # a hash of the run-config keys that a resumed run must keep
     rounds: int = 0  # rounds requested, including those before a stop and those repeated after it
+    serial: int = 0  # of its ticket; 0 without
     until: float = 0.0  # time until which a message waits for a decision, in seconds since 1970
     shown: dict[str, str]  # for the operator: what would be computed and sent
 
@@ -161,6 +162,10 @@ class Records:
         """Return the latest record of an admitted or refused run by its key."""
         known = [record for record in self.runs() if record.key == key and (record.open or record.turned_away)]
         return max(known, key=lambda record: (record.turned_away, record.rounds), default=None)
+
+    def latest_serial(self) -> int:
+        """Return the highest serial of a ticket that has come here; 0 for none."""
+        return max((record.serial for record in self.runs()), default=0)
 
     def note(self, record: RunRecord) -> None:
         """Write the record of a run."""

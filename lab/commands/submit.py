@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edelweiss.common import ConfigError, to_toml
+from edelweiss.common.numbers import number
 from edelweiss.common.scratch import Scratch
 from edelweiss.lab.commands import takes_run_config
 
@@ -31,6 +32,11 @@ def takes(parser: argparse.ArgumentParser) -> None:
     security = parser.add_mutually_exclusive_group(required=True)
     security.add_argument("--root-certificates", metavar="ca.crt", help="whose certificates to trust")
     security.add_argument("--insecure", action="store_true", help="no encryption: on one machine only")
+    signing = parser.add_argument_group("for sites that take part only in runs that their study's person has signed")
+    signing.add_argument("--study-key", metavar="FILE", help="sign the run with this key, of `edelweiss study key`")
+    signing.add_argument("--sites", metavar="FOLDER", help="the sites' public keys, NAME.pub each")
+    signing.add_argument("--executor", metavar="FILE", help="the public key of the coordinator's ServerApp")
+    signing.add_argument("--days", type=number, default=7.0, help="how long the run may take; default: 7")
     takes_run_config(parser)
 
 
@@ -40,10 +46,28 @@ def main(options: argparse.Namespace) -> int:
 
     try:
         run_config = read_run_config(options.run_config)
+        if options.study_key or options.sites or options.executor:
+            run_config |= {"ticket": _ticket(options, run_config)}
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
     return run_at(Connection(options.superlink, options.root_certificates or ""), run_config)
+
+
+def _ticket(options: argparse.Namespace, run_config: Mapping[str, Value]) -> str:
+    """Sign the run.
+
+    Raises
+    ------
+    ConfigError
+        With everything that is wrong.
+    """
+    from edelweiss.lab.signing import ticket_for
+
+    given = {"study-key": options.study_key, "sites": options.sites, "executor": options.executor}
+    if missing := [f"--{key} is missing: a signed run needs all three" for key, value in given.items() if not value]:
+        raise ConfigError("ticket", missing)
+    return ticket_for(run_config, options.study_key, options.sites, options.executor, options.days)
 
 
 @dataclass(frozen=True)
