@@ -13,7 +13,7 @@ from edelweiss.common.overrides import toml_value
 from edelweiss.lab.submission import REPO
 from edelweiss.server_app.tickets import EXECUTOR_KEY, STUDY_KEYS
 from tests.deployment.processes import RUN_TIMEOUT, Federation, deployment, process_logs
-from tests.server_app.test_tickets import Study
+from tests.server_app.studies import Study
 
 pytestmark = pytest.mark.deployments
 
