@@ -34,9 +34,7 @@ class JoinConfig(SiteConfig):
 
     superlink: Address = Field("", description="HOST:PORT of the coordinator")
     root_certificates: str = Field("", description="file of the authority that signed the coordinator's certificate")
-    insecure: bool = Field(
-        False, description="no TLS, and the key only seals answers: for tests on one machine"
-    )
+    insecure: bool = Field(False, description="no TLS, and the key only seals answers: for tests on one machine")
     health: Address = Field("", description="HOST:PORT at which to answer health checks (gRPC); empty: nowhere")
 
     @classmethod
