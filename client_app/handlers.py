@@ -53,11 +53,11 @@ def train(request: TrainRequest, site: OpenSite) -> Steps[OutgoingReply]:
     problem, own = here.problem, here.own_problem
     context = request.context
     sent = request.sent.on(problem.device)
-    store, place = here.memory(), (context.round, strategy.phases.index(context.phase))
-    if site.run.remembers and (text := store.shortage()):
+    store, place = here.memory() if here.remembers else None, (context.round, strategy.phases.index(context.phase))
+    if store and site.run.remembers and (text := store.shortage()):
         raise RefusedError(f"{text}: make room before the run goes on")
-    memory = store.load(problem.device, before=place)
-    began = store.latest(before=place) if memory else None
+    memory = store.load(problem.device, before=place) if store else {}
+    began = store.latest(before=place) if store and memory else None
     residual = taken(memory)
 
     _load_statistics(problem, sent, memory)
@@ -110,7 +110,7 @@ def train(request: TrainRequest, site: OpenSite) -> Steps[OutgoingReply]:
             # Only the personal part diverged: report just that, so that the reply is left out.
             written = {name: torch.full((1,), torch.nan) for name in bad}
     answer = OutgoingReply.training(written, metrics, cost)
-    if not bad:
+    if store and not bad:
         store.save(memory, place, request.committed)  # last: a reply that fails before this changes nothing
     return answer
 

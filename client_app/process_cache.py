@@ -35,12 +35,6 @@ def cached_problem(name: str, setting: Setting, options: Options) -> Problem:
     return PROBLEMS[name](setting, **arguments(dict(options)))
 
 
-@PROCESS_CACHE.keeps(1024)
-def dimension(name: str, setting: Setting, options: Options) -> int:
-    """Return d, the length of x; once per process."""
-    return len(cached_problem(name, setting, options).initial()["x"])
-
-
 @PROCESS_CACHE.keeps(64)
 def run_messages(
     algorithm: FederatedStrategy, rounds: int, sites: int, problem: Problem, encoding: Encoding

@@ -22,7 +22,6 @@ from edelweiss.client_app.process_cache import (
     cached_problem,
     data_hash,
     described_data,
-    dimension,
     ledger_of,
     loaded_once,
     open_sites,
@@ -362,6 +361,11 @@ class SiteInRun:
         """Return this site's initial head (drawn for it alone if the algorithm says so) and y."""
         return self.problem.fresh(self.index if self.site.strategy.own_heads else None)
 
+    @cached_property
+    def remembers(self) -> bool:
+        """Whether the site keeps anything between messages: vectors of the algorithm, or batch-norm statistics."""
+        return self.site.run.remembers or bool(self.problem.buffers().numel())
+
     def memory(self) -> Memory:
         """Return the site's memory, as a message finds it; another algorithm's or model's is rejected."""
         return self._memory.reread()
@@ -371,8 +375,7 @@ class SiteInRun:
         # A run sets the folder of simulated sites; a hospital's operator sets its own.
         run, node = self.site.run, self.site.node
         default = run.state_dir if node.partition_id >= 0 and not node.data_dir else ""
-        d = dimension(*self._problem_key(self.index))
-        return Memory(node.state_dir or default, self.key, self.name, provenance(run, d))
+        return Memory(node.state_dir or default, self.key, self.name, provenance(run, self.messages.d))
 
     def evaluation(self, model: Arrays) -> Metrics:
         """Evaluate a model on the held-out samples; empty without any, or if the policy suppresses them.

@@ -246,7 +246,7 @@ class _Dealer:
     def weights(self, labels: Tensor) -> list[Tensor | None]:
         """Return the weights that belong to the batches dealt last, with these labels (K, n); None for equal ones."""
         drawn = zip(self._samplers, labels, self.sizes, strict=True)
-        return [sampler.weights(own[:count]) for sampler, own, count in drawn]
+        return [sampler.weights(own[:count]) if sampler.weighs else None for sampler, own, count in drawn]
 
 
 def _filled(part: Tensor, length: int) -> Tensor:

@@ -24,6 +24,7 @@ def site_name(text: str) -> str:
     return text
 
 
+@lru_cache(maxsize=8)  # simulated sites share their folders
 def local_path(text: str) -> str:
     """Return a valid path of this machine."""
     try:

@@ -121,12 +121,17 @@ class Sampler:
         """Return the number of rows in a draw of this size, limited by the number of rows."""
         return sum(deck.full(quota) for deck, quota in zip(self._decks, self._quotas(size), strict=True))
 
+    @property
+    def weighs(self) -> bool:
+        """Whether `weights` are not equal."""
+        return len(self._decks) > 1
+
     def weights(self, labels: Tensor) -> Tensor | None:
         """Return weights with mean 1 that make a batch mean an unbiased estimate of the mean over all rows.
 
         Shape (n,), like the batch's labels; None for equal weights.
         """
-        if len(self._decks) == 1:
+        if not self.weighs:
             return None
         positive = any_positive(labels)
         share = positive.double().mean()
