@@ -42,11 +42,11 @@ ENV PATH=/opt/packages/bin:$PATH \
 COPY --from=packages /opt/packages /opt/packages
 WORKDIR /app
 
-# The code is here for `flwr run /app`, which bundles it, and for the sites, which run it.
+# The code is here for `edelweiss submit`, which bundles it, and for executor and sites, which run it.
 # One run in this process shows that it works, and leaves the bytecode of what is used, and of nothing else.
 COPY . .
 RUN edelweiss --run-config 'rounds=1 runs-dir="/tmp/runs"' \
- && for command in flwr flower-superlink flower-superexec; do $command --help >/dev/null || exit 1; done \
+ && for command in flwr flower-superlink edelweiss-executor; do $command --help >/dev/null || exit 1; done \
  && find /tmp -mindepth 1 -delete
 
 # Volumes take these folders' mode on first use: whoever compose makes the user can write.

@@ -6,6 +6,8 @@
 #   ca.crt                     the deployment's own authority; every party gets a copy
 #   superlink.crt, .key        the coordinator's TLS certificate, for `superlink`, `localhost` and each --host
 #   superexec.secret           shared by the SuperLink and the SuperExec, both the coordinator's
+#   study.key, .pub            signs each run (docs/signed-runs.md); only .pub goes to the parties. Keep .key off the servers
+#   executor.key, .pub         signs each question to the hospitals; .key is for the machine of the ServerApp
 #   <hospital>.key             the hospital's identity (ECDSA P-384); stays in the hospital
 #   public/<hospital>.pub      its public half, which the coordinator registers
 #
@@ -59,9 +61,13 @@ if [[ "${names[*]}" != "${named[*]}" ]]; then
     echo "superlink.crt is for ${names[*]}${named:+; the coordinator uses it after: docker compose restart superlink}"
 fi
 [[ -e superexec.secret ]] || openssl rand -hex 32 >superexec.secret
+for name in study executor; do
+    [[ -e $name.pub || -e $name.key ]] || openssl genpkey -algorithm ed25519 -out "$name.key"
+    [[ -e $name.pub ]] || openssl pkey -in "$name.key" -pubout -out "$name.pub"
+done
 for hospital in "${hospitals[@]}"; do
     [[ -e "$hospital.key" ]] || ssh-keygen -q -t ecdsa -b 384 -N "" -C "$hospital" -f "$hospital.key"
     [[ ! -e "$hospital.key.pub" ]] || mv "$hospital.key.pub" "public/$hospital.pub"
 done
-chmod 644 ca.crt superlink.crt public/*.pub
+chmod 644 ca.crt superlink.crt ./*.pub public/*.pub
 echo "In $PWD: $(printf '%s ' *)"

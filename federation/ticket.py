@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -143,6 +144,24 @@ def public_digits(file: str) -> str:
     if not isinstance(key, Ed25519PublicKey):
         raise ValueError("no Ed25519 key")
     return key.public_bytes_raw().hex()
+
+
+def study_key(text: str) -> str:
+    """Return a public study key as 64 hexadecimal digits; the text may be the file that has it.
+
+    Raises
+    ------
+    ValueError
+        If it is neither.
+    """
+    if re.fullmatch("[0-9a-f]{64}", text):
+        return text
+    try:
+        return public_digits(text)
+    except (OSError, ValueError):
+        raise ValueError(
+            "must be the 64 hexadecimal digits that `edelweiss study key` prints, or the file of the public key"
+        ) from None
 
 
 def private_key(file: str) -> Ed25519PrivateKey:

@@ -8,13 +8,22 @@ from typing import TYPE_CHECKING
 from edelweiss.config import ConfigError
 from edelweiss.federation.fingerprint import fingerprint
 from edelweiss.federation.seals import Seals
-from edelweiss.federation.ticket import TicketError, config_hash, private_key, read, require_signed, ticket_hash
+from edelweiss.federation.ticket import (
+    TicketError,
+    config_hash,
+    private_key,
+    read,
+    require_signed,
+    study_key,
+    ticket_hash,
+)
 
 if TYPE_CHECKING:
     from edelweiss.config import RunConfig
 
 STUDY_KEYS = "EDELWEISS_STUDY_KEYS"
-"""Environment variable of an executor: the study keys whose runs it takes, separated by blanks; empty: all runs."""
+"""Environment variable of an executor: the study keys whose runs it takes, each its digits or its file, separated by
+blanks; empty: it takes all runs."""
 EXECUTOR_KEY = "EDELWEISS_EXECUTOR_KEY"
 """Environment variable of an executor: the file of its private key."""
 
@@ -27,7 +36,10 @@ def seals_of(config: RunConfig) -> Seals | None:
     ConfigError
         If the ticket cannot be used here, or this executor demands one.
     """
-    study_keys = os.environ.get(STUDY_KEYS, "").split()
+    try:
+        study_keys = [study_key(text) for text in os.environ.get(STUDY_KEYS, "").split()]
+    except ValueError as error:
+        raise ConfigError("environment", [f"{STUDY_KEYS} = {os.environ[STUDY_KEYS]!r}: each {error}"]) from None
     if not config.ticket:
         if study_keys:
             raise ConfigError("run-config", ["ticket is missing, and this coordinator demands one: use --study-key"])

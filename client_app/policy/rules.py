@@ -20,7 +20,7 @@ from edelweiss.config.tables import SHARED, tables
 from edelweiss.config.values import AlgorithmName, Delta, Epsilon, ModelName, ProblemName, Share
 from edelweiss.datasets.config import SITE
 from edelweiss.federation.fingerprint import release
-from edelweiss.federation.ticket import public_digits
+from edelweiss.federation.ticket import study_key
 from edelweiss.problems import PROBLEMS
 
 log = logging.getLogger("edelweiss")
@@ -55,18 +55,6 @@ def _plug_in(text: str) -> str:
     if not re.fullmatch(r"\S+ sha256:[0-9a-f]{64}", text):
         raise ValueError("must be a name and a hash, as in 'mypackage:Proximal sha256:...': doctor shows the line")
     return text
-
-
-def _study_key(text: str) -> str:
-    """Return a public study key as 64 hexadecimal digits; it may be named by its file."""
-    if re.fullmatch("[0-9a-f]{64}", text):
-        return text
-    try:
-        return public_digits(text)
-    except (OSError, ValueError):
-        raise ValueError(
-            "must be the 64 hexadecimal digits that `edelweiss study key` prints, or the file of the public key"
-        ) from None
 
 
 def _two_or_more(count: int) -> int:
@@ -112,7 +100,7 @@ class Policy(Keys):
         description="what a run may use that is installed here and no part of this app, each by name and hash, such as "
         "`mypackage:Proximal sha256:...`; doctor and the site's log have the lines to copy; empty: nothing",
     )
-    study_keys: list[Annotated[str, AfterValidator(_study_key)]] = Field(
+    study_keys: list[Annotated[str, AfterValidator(study_key)]] = Field(
         [],
         description="public keys of the study, each its 64 hexadecimal digits or its file: a run needs a ticket that "
         "one of them has signed; empty: no ticket is asked for, and whoever has the coordinator's servers decides what "

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
+from edelweiss.common import Value, to_toml
 from edelweiss.lab.submission import REPO, Outcome, flower_environment, started
 from tests.deployment.processes import RUN_TIMEOUT, process_logs
 
@@ -112,7 +113,7 @@ class Host:
             source, name = (secret["source"], secret["target"]) if isinstance(secret, dict) else (secret, secret)
             file = self.certificates / Path(DEPLOYMENT["secrets"][source]["file"]).name
             text = re.sub(rf"/run/secrets/{name}\b(?!-)", str(file), text)
-        text = text.replace("/public/", f"{self.certificates}/public/")
+        text = re.sub(r"(?<![\w/])/public\b", f"{self.certificates}/public", text)
         text = text.replace("=/site.toml", f"={self.folder(service, '/') / 'site.toml'}")
         for path in ("/data", "/state"):
             text = re.sub(rf'(?<=["=]){path}(?=["/]|$)', lambda found: str(self.folder(service, found[0])), text)
@@ -120,7 +121,7 @@ class Host:
 
     def environment(self, service: str) -> dict[str, str]:
         """Return the image's environment with the service's own on top."""
-        own = {key: str(value) for key, value in SERVICES[service].get("environment", {}).items()}
+        own = {key: self.here(service, str(value)) for key, value in SERVICES[service].get("environment", {}).items()}
         return flower_environment(self.folder(service, own.pop("FLWR_HOME", "/tmp/flower"))) | own
 
     @contextmanager
@@ -155,8 +156,18 @@ class Host:
         """Return what a service has said since it was last started."""
         return (self.root / f"{service}.log").read_text(encoding="utf-8", errors="replace")
 
-    def flower(self, *arguments: str) -> None:
-        """Run the coordinator's command line: `docker compose run --rm flower ...`."""
+    def flower(self, *arguments: str) -> str:
+        """Run the coordinator's command line, `docker compose run --rm flower ...`; return what it says."""
         command = [*SERVICES["flower"]["entrypoint"], *(self.here("flower", word) for word in arguments)]
         run = subprocess.run(command, env=self.environment("flower"), capture_output=True, text=True)
         assert run.returncode == 0, run.stdout + run.stderr + process_logs(self.root)
+        return run.stdout
+
+    def submit(self, run_config: Mapping[str, Value]) -> Outcome:
+        """Submit a run: `docker compose run --rm submit ...`."""
+        settings = self.folder("submit", "/") / "run.toml"
+        settings.write_text(to_toml(run_config), encoding="utf-8")
+        command = [*(self.here("submit", word) for word in SERVICES["submit"]["entrypoint"]), str(settings)]
+        done = subprocess.run(command, env=self.environment("submit"), capture_output=True, text=True)
+        status = "finished:completed" if done.returncode == 0 else "finished:failed"
+        return Outcome(status, done.stderr, done.stdout + done.stderr)

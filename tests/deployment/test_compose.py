@@ -17,7 +17,7 @@ from safetensors.numpy import load_file
 from edelweiss.client_app.audit import Audit
 from edelweiss.common import Value
 from edelweiss.config import RunConfig
-from edelweiss.lab.submission import app_table, submit
+from edelweiss.lab.submission import app_table
 from tests.deployment.host import (
     COMPOSE,
     DEPLOYMENT,
@@ -30,7 +30,7 @@ from tests.deployment.host import (
     node_id,
     wait_until,
 )
-from tests.deployment.processes import RUN_TIMEOUT, process_logs, untimed
+from tests.deployment.processes import process_logs, untimed
 from tests.server_app.sites import run_at, table, with_secret, write_table
 
 SECRET = "0badc0de" * 8
@@ -64,7 +64,7 @@ def test_no_service_can_do_more_than_it_must(name: str) -> None:
 
 @pytest.mark.parametrize("name", HOSPITALS)
 def test_a_hospital_holds_its_own_key_and_only_reads_its_own_data(name: str) -> None:
-    assert SERVICES[name]["secrets"] == ["ca", {"source": name, "target": "key"}]
+    assert SERVICES[name]["secrets"] == ["ca", "study", {"source": name, "target": "key"}]
     volumes = ["./site.toml:/site.toml:ro", f"./data/{name}:/data:ro", f"{name}-state:/state"]
     assert SERVICES[name]["volumes"] == volumes
     assert f"--site={name}" in SERVICES[name]["command"]
@@ -90,7 +90,7 @@ def test_every_secret_is_one_that_make_certs_makes(certificates: Path) -> None:
         made = certificates / Path(secret["file"]).name
         assert secret["file"] == f"certificates/{made.name}"
         assert made.is_file(), name
-        assert made.suffix == ".crt" or made.stat().st_mode & 0o077 == 0, f"others can read {made.name}"
+        assert made.suffix in (".crt", ".pub") or made.stat().st_mode & 0o077 == 0, f"others can read {made.name}"
 
 
 def test_the_certificate_is_signed_again_for_a_new_host_by_the_same_authority(tmp_path: Path) -> None:
@@ -111,6 +111,11 @@ def test_the_certificate_is_signed_again_for_a_new_host_by_the_same_authority(tm
     with pytest.raises(subprocess.CalledProcessError) as refusal:
         make_certificates(tmp_path, "--host", "another.example.org")
     assert "bring ca.key back" in refusal.value.stderr
+
+
+def test_the_study_key_is_where_a_run_is_signed_and_nowhere_else() -> None:
+    has = {name for name in SERVICES for secret in SERVICES[name]["secrets"] if secret == "study-key"}
+    assert has == {"submit"}
 
 
 @pytest.mark.deployments
@@ -150,8 +155,7 @@ def test_the_services_train_together_though_one_is_stopped_between_two_rounds(
             host.flower("supernode", "register", f"/public/{name}.pub")
         processes = {name: stack.enter_context(host.up(name)) for name in HOSPITALS}
 
-        arguments = host.folder("flower", "/etc/flower"), host.environment("flower"), run_config
-        run = stack.enter_context(ThreadPoolExecutor(1)).submit(submit, *arguments, timeout=2 * RUN_TIMEOUT)
+        run = stack.enter_context(ThreadPoolExecutor(1)).submit(host.submit, run_config)
         wait_until(run, lambda: answered(host, other) > 0)
         os.kill(processes[other].pid, signal.SIGSTOP)
         try:

@@ -160,7 +160,7 @@ def tables() -> list[pd.DataFrame]:
 def test_the_image_is_small_and_starts_without_any_network(engine: Engine) -> None:
     """It holds each role's command, can train by itself, and has nothing that is no part of the app."""
     alone = f"docker run --rm --network none --read-only --tmpfs /tmp --cap-drop ALL --workdir /app {IMAGE}"
-    for command in ("flower-superlink --help", "flower-superexec --help", "flwr --version"):
+    for command in ("flower-superlink --help", "edelweiss-executor --help", "flwr --version"):
         engine(f"{alone} {command}")
     assert "--superlink" in engine(f"{alone} edelweiss-site join --help")
     run = """rounds=1 sites=2 evaluate-every=0 runs-dir="/tmp/runs" """
@@ -264,7 +264,7 @@ def test_they_train_though_a_hospital_is_stopped_and_started_between_two_rounds(
             engine(f"docker compose unpause {other}")
         run.result()
 
-    overrides = read_overrides([re.findall("--run-config '(.*)'", RUN)[0]])
+    overrides = read_overrides([re.findall("submit '(.*)'", RUN)[0]])
     nodes = []
     for name in HOSPITALS:
         cat = f"docker compose exec -T {name} cat /state/policy/"

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from edelweiss.common.overrides import toml_value
-from edelweiss.lab.submission import REPO
+from edelweiss.lab.submission import REPO, stage
 from edelweiss.server_app.tickets import EXECUTOR_KEY, STUDY_KEYS
+from tests.deployment.host import Host
 from tests.deployment.processes import RUN_TIMEOUT, Federation, deployment, process_logs
 from tests.server_app.studies import Study
 
@@ -53,3 +54,36 @@ def test_hospitals_and_their_coordinator_take_signed_runs_only(tmp_path: Path, m
         assert code == 1
         assert "ticket is missing" in said
         assert not (tmp_path / "runs" / "demanded").exists()
+
+
+def test_the_executor_runs_no_code_of_a_bundle(tmp_path: Path, certificates: Path) -> None:
+    """Not that of a foreign app, nor of ours in another release, though both reach the Control API."""
+    host = Host(tmp_path, certificates)
+    with host.up("superlink"), host.up("serverapp"):
+        for name in ("foreign", "release"):
+            mark = tmp_path / f"{name} was here"
+            trap = f"import pathlib\npathlib.Path({str(mark)!r}).touch()\n"
+            app = stage(tmp_path / name)
+            project = app / "pyproject.toml"
+            text = project.read_text().replace("fab-include = [", 'fab-include = ["foreign.py", ')
+            if name == "foreign":
+                text = text.replace('"edelweiss.server_app.app:app"', '"foreign:app"')
+            project.write_text(text)
+            (app / "foreign.py").write_text(trap + FOREIGN)
+            server = app / "edelweiss" / "server_app" / "app.py"
+            server.write_text(server.read_text().replace("import ctypes\n", f"import ctypes\n{trap}", 1))
+            said = host.flower("run", str(app), "--stream")
+            assert "ticket is missing" in said
+            assert not mark.exists(), name
+
+
+FOREIGN = """
+from flwr.serverapp import ServerApp
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid, context):
+    print("here")
+"""
