@@ -34,6 +34,10 @@ class JoinConfig(SiteConfig):
 
     superlink: Address = Field("", description="HOST:PORT of the coordinator")
     root_certificates: str = Field("", description="file of the authority that signed the coordinator's certificate")
+    certificate: str = Field(
+        "",
+        description="file of the certificate that the coordinator has signed for the key (PEM), where it asks for one",
+    )
     insecure: bool = Field(False, description="no TLS, and the key only seals answers: for tests on one machine")
     health: Address = Field("", description="HOST:PORT at which to answer health checks (gRPC); empty: nowhere")
 
@@ -60,6 +64,8 @@ class JoinConfig(SiteConfig):
             problems.append("superlink is missing: name the coordinator, as in 'coordinator.example.org:9092'")
         if bool(values.get("insecure")) == bool(values.get("root-certificates")):
             problems.append("root-certificates: name the coordinator's ca.crt; without TLS, say insecure instead")
+        if values.get("certificate") and not (values.get("key") and values.get("root-certificates")):
+            problems.append("certificate: it is for a key and goes with TLS: name key and root-certificates, too")
         if config is None or problems:
             raise ConfigError("join", problems)
         return config
@@ -113,6 +119,30 @@ def read_certificates(file: str) -> bytes:
         raise ConfigError("join", [f"root-certificates: {shorter(file)} cannot be read: {reason(error)}"]) from None
     except ValueError:
         raise ConfigError("join", [f"root-certificates: {file} holds no certificate in PEM"]) from None
+    return pem
+
+
+def read_certificate(file: str, key: EllipticCurvePrivateKey) -> bytes | None:
+    """Read the site's own certificate in PEM; None if no file is named.
+
+    Raises
+    ------
+    ConfigError
+        If there is none in it, or it is for another key.
+    """
+    from cryptography.x509 import load_pem_x509_certificate
+
+    if not file:
+        return None
+    try:
+        pem = read_file(file, TEXT)
+        own = load_pem_x509_certificate(pem).public_key() == key.public_key()
+    except OSError as error:
+        raise ConfigError("join", [f"certificate: {shorter(file)} cannot be read: {reason(error)}"]) from None
+    except ValueError:
+        raise ConfigError("join", [f"certificate: {file} holds no certificate in PEM"]) from None
+    if not own:
+        raise ConfigError("join", [f"certificate: {file} is for another key than key: send the coordinator this one's"])
     return pem
 
 

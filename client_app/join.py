@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from flwr.app import ConfigRecord
 
-from edelweiss.client_app.connection import read_certificates, read_key
+from edelweiss.client_app.connection import read_certificate, read_certificates, read_key
 from edelweiss.client_app.fleet import (
     ENDED,
     INVALID_BUNDLE,
@@ -259,6 +259,7 @@ def join(config: JoinConfig) -> int:
     keep_freed_memory()
     certificates = read_certificates(config.root_certificates) if config.root_certificates else None
     key = read_key(config.key) if config.key and not config.insecure else None
+    certificate = read_certificate(config.certificate, key) if key else None
     stop, known = Stop(), Acquainted(config, key)
     stop.listen()
     log.info("release %s; joining %s as %s", fingerprint(), config.superlink, config.name or "the name of its data")
@@ -275,7 +276,7 @@ def join(config: JoinConfig) -> int:
             while not stop:
                 try:
                     with connected(
-                        config.superlink, certificates, key, wait=stop.wait, say=log.warning, known=known
+                        config.superlink, certificates, key, certificate, wait=stop.wait, say=log.warning, known=known
                     ) as fleet:
                         known.note()
                         log.info("joined, as number %d", fleet.node_id)

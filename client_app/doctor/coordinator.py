@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edelweiss.client_app.connection import JoinConfig, read_certificates, read_key
+from edelweiss.client_app.connection import JoinConfig, read_certificate, read_certificates, read_key
 from edelweiss.client_app.doctor import Finding
 from edelweiss.client_app.proxy import ProxyError, proxy_for, said_of
 from edelweiss.common import ConfigError
@@ -123,6 +123,7 @@ def _key(config: JoinConfig, *, connects: bool) -> Iterator[Finding]:
         return
     try:
         key = read_key(config.key)
+        certificate = read_certificate(config.certificate, key)
     except ConfigError as error:
         yield Finding("error", "key", "; ".join(error.problems))
         return
@@ -136,7 +137,7 @@ def _key(config: JoinConfig, *, connects: bool) -> Iterator[Finding]:
     from edelweiss.client_app.join import Acquainted
 
     known = Acquainted(config, key)()
-    refusal = introduced(config.superlink, read_certificates(config.root_certificates), key, known=known)
+    refusal = introduced(config.superlink, read_certificates(config.root_certificates), key, certificate, known=known)
     if refusal == CLOCKS:
         yield Finding("error", "clock", refusal)
         return

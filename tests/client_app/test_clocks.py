@@ -53,7 +53,7 @@ def coordinator(folder: Path, valid: tuple[int, int], interceptors: Sequence[obj
 def said(site: JoinConfig) -> tuple[str, dict[str, str]]:
     """Return why `join` has no connection, and the errors of `doctor` by what they are about."""
     authority = Path(site.root_certificates).read_bytes()
-    refusal = introduced(site.superlink, authority, read_key(site.key), known=False)
+    refusal = introduced(site.superlink, authority, read_key(site.key), None, known=False)
     return refusal, {found.about: found.text for found in examine_connection(site) if found.level == "error"}
 
 
