@@ -10,10 +10,13 @@
 #   executor.key, .pub         signs each question to the hospitals; .key is for the machine of the ServerApp
 #   <hospital>.key             the hospital's identity (ECDSA P-384); stays in the hospital
 #   public/<hospital>.pub      its public half, which the coordinator registers
+#   public/<hospital>.crt      the certificate for it, which the hospital shows to the coordinator
+#   operator.crt, .key         what the coordinator's own commands show at the port that takes jobs
 #
 # What exists is kept, so a hospital can be added later. A --host that the certificate does not name yet is added to
 # it: the same authority signs a new one. For production a hospital makes its own key, and sends only the public half:
 #   ssh-keygen -t ecdsa -b 384 -N "" -C hospital-a -f hospital-a.key
+# Copy that to certificates/public/hospital-a.pub, call this script, and send public/hospital-a.crt back.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -66,8 +69,20 @@ for name in study executor; do
     [[ -e $name.pub ]] || openssl pkey -in "$name.key" -pubout -out "$name.pub"
 done
 for hospital in "${hospitals[@]}"; do
-    [[ -e "$hospital.key" ]] || ssh-keygen -q -t ecdsa -b 384 -N "" -C "$hospital" -f "$hospital.key"
+    [[ -e "$hospital.key" || -e public/$hospital.pub ]] || ssh-keygen -q -t ecdsa -b 384 -N "" -C "$hospital" -f "$hospital.key"
     [[ ! -e "$hospital.key.pub" ]] || mv "$hospital.key.pub" "public/$hospital.pub"
 done
-chmod 644 ca.crt superlink.crt ./*.pub public/*.pub
+if [[ ! -e operator.crt ]]; then # signed by itself: what the authority signs is for hospitals
+    new_key operator.key
+    openssl req -x509 -new -key operator.key -sha384 -days 825 -subj "/CN=operator" -out operator.crt
+fi
+for public in public/*.pub; do
+    hospital=$(basename "$public" .pub)
+    key=$(ssh-keygen -e -m PKCS8 -f "$public")
+    [[ ! -e public/$hospital.crt || $(openssl x509 -in "public/$hospital.crt" -noout -pubkey) != "$key" ]] || continue
+    [[ -e ca.key ]] || { echo "public/$hospital.crt is to be signed: bring ca.key back to $PWD to sign it" >&2; exit 1; }
+    openssl x509 -new -force_pubkey <(echo "$key") -subj "/CN=$hospital" -sha384 -days 825 \
+        -CA ca.crt -CAkey ca.key -CAcreateserial -extfile <(echo extendedKeyUsage=clientAuth) -out "public/$hospital.crt"
+done
+chmod 644 ca.crt superlink.crt operator.crt ./*.pub public/*
 echo "In $PWD: $(printf '%s ' *)"

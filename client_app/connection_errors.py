@@ -12,6 +12,16 @@ CLOCKS = "the clocks of site and coordinator differ by more than a few seconds: 
 
 FAILURES = (
     ("invalid timestamp", CLOCKS),
+    (
+        "certificate.?required|bad.?certificate|alert.?handshake",
+        "the coordinator asks for this site's certificate: send it the public half of your key, and name the file that "
+        "it sends back as certificate",
+    ),
+    (
+        "different keys",
+        "the coordinator does not let this site act for another one: certificate, key and registration must be of one "
+        "key",
+    ),
     ("certificate has expired", "the coordinator's certificate has expired: it must issue a new one"),
     (
         "certificate is not yet valid",

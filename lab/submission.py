@@ -33,12 +33,15 @@ STOP_TIMEOUT = 5.0  # seconds to end in peace
 GONE_TIMEOUT = 90.0  # seconds that a SuperLink may not answer: it may be started again
 WRITE_TIMEOUT = 30.0  # seconds for a run that is stopped to write what it reached
 
+FLOWER = "edelweiss-flower"  # `flwr`, with the operator's certificate
 UNKNOWN = "unknown"
 STARTED = re.compile(r"Successfully started run (\d+)")  # a line of `flwr run`
 
 FLWR = """
 import sys
 from importlib.metadata import entry_points
+from edelweiss.server_app.control import show_certificate
+show_certificate()
 flwr = next(iter(entry_points(group="console_scripts", name="flwr"))).load()
 if sys.stdin.readline():
     flwr(prog_name="flwr")
@@ -177,7 +180,7 @@ def end_of(run: str, environment: Mapping[str, str], timeout: float | None = Non
 
 def state_of(run: str, environment: Mapping[str, str]) -> Outcome:
     """Ask the SuperLink how a run stands."""
-    listing = ["flwr", "list", "--run-id", run, "--format", "json"]
+    listing = [FLOWER, "list", "--run-id", run, "--format", "json"]
     answer = subprocess.run(listing, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         found = json.loads(answer.stdout)["runs"][0]
@@ -188,7 +191,7 @@ def state_of(run: str, environment: Mapping[str, str]) -> Outcome:
 
 def log_of(run: str, environment: Mapping[str, str]) -> list[str]:
     """Return the lines of a run's log, as far as the SuperLink has it."""
-    command = ["flwr", "log", run, "--show"]
+    command = [FLOWER, "log", run, "--show"]
     said = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     return said.stdout.splitlines(keepends=True)
 

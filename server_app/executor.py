@@ -14,6 +14,8 @@ import logging
 import sys
 from typing import TYPE_CHECKING, Any
 
+from edelweiss.server_app.control import show_certificate
+
 if TYPE_CHECKING:
     from flwr.app import Context
     from flwr.serverapp import Grid
@@ -28,6 +30,7 @@ def main() -> None:
     from flwr.supercore.cli.flower_superexec import flower_superexec
     from flwr.supercore.constant import TASK_TYPE_TO_COMMAND, TaskType
 
+    show_certificate()
     for kind in TASK_TYPE_TO_COMMAND:
         TASK_TYPE_TO_COMMAND[kind] = COMMAND if kind is TaskType.SERVER_APP else "false"
     flower_superexec()
@@ -38,6 +41,7 @@ def serverapp() -> None:
     from flwr.superlink.cli import flwr_serverapp
     from flwr.superlink.runtime import run_serverapp
 
+    show_certificate()
     sys.modules[run_serverapp.__module__].run_ = run_installed  # type: ignore[attr-defined]
     flwr_serverapp()
 

@@ -5,7 +5,8 @@ call names (docs/activate-node.md). Here
 
 - with TLS, a site shows a certificate that the deployment's authority has signed, or there is no connection;
 - the certificate, the signature of a call, and the key that the call is about are of one key;
-- no call is larger than `LARGEST`.
+- no call is larger than `LARGEST`;
+- with `control.CERTIFICATE` in the environment the port for jobs (8000) takes calls from its holder alone.
 
 A proxy before the SuperLink could ask for certificates; it could not compare them with what is inside a call.
 
@@ -14,6 +15,11 @@ The internals are those of flwr 1.39; `tests/deployment/test_doors.py` tries the
 
 from __future__ import annotations
 
+import os
+import ssl
+import sys
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import grpc  # type: ignore[import-untyped,unused-ignore]  # has no types
@@ -22,11 +28,13 @@ from cryptography.x509 import load_pem_x509_certificate
 from flwr.server.superlink.fleet.grpc_rere.node_auth_server_interceptor import NodeAuthServerInterceptor
 from flwr.superlink.cli import flower_superlink
 
+from edelweiss.server_app.control import CERTIFICATE
+
 LARGEST = 2**25
 """Bytes of a call: Flower cuts arrays into pieces of 5 MB, and a bundle has at most 10."""
 
 
-class OneKey(NodeAuthServerInterceptor):  # type: ignore[misc]  # Flower says that it is Any
+class OneKey(NodeAuthServerInterceptor):
     """Flower's check of a call's signature, and that the call is about the key that signed it."""
 
     def _wrap_method_handler(
@@ -56,8 +64,6 @@ def _key_of(certificate: bytes) -> bytes:
 
 def main() -> None:
     """Run the SuperLink."""
-    import sys
-
     module: Any = sys.modules[flower_superlink.__module__]
     flowers = grpc.ssl_server_credentials
 
@@ -67,4 +73,7 @@ def main() -> None:
     grpc.ssl_server_credentials = credentials
     module.NodeAuthServerInterceptor = OneKey
     module.GRPC_MAX_MESSAGE_LENGTH = LARGEST
+    if operator := os.environ.get(CERTIFICATE):
+        run = partial(module.uvicorn.run, ssl_ca_certs=operator, ssl_cert_reqs=ssl.CERT_REQUIRED)
+        module.uvicorn = SimpleNamespace(run=run)
     flower_superlink()

@@ -13,6 +13,7 @@ from edelweiss.common import ConfigError, to_toml
 from edelweiss.common.numbers import number
 from edelweiss.common.scratch import Scratch
 from edelweiss.lab.commands import takes_run_config
+from edelweiss.server_app.control import CERTIFICATE, KEY
 
 if TYPE_CHECKING:
     import argparse
@@ -32,6 +33,8 @@ def takes(parser: argparse.ArgumentParser) -> None:
     security = parser.add_mutually_exclusive_group(required=True)
     security.add_argument("--root-certificates", metavar="ca.crt", help="whose certificates to trust")
     security.add_argument("--insecure", action="store_true", help="no encryption: on one machine only")
+    parser.add_argument("--certificate", metavar="operator.crt", help="what to show there, if asked")
+    parser.add_argument("--key", metavar="operator.key", help="the private key of --certificate")
     signing = parser.add_argument_group("for sites that take part only in runs that their study's person has signed")
     signing.add_argument("--study-key", metavar="FILE", help="sign the run with this key, of `edelweiss study key`")
     signing.add_argument("--sites", metavar="FOLDER", help="the sites' public keys, NAME.pub each")
@@ -51,7 +54,10 @@ def main(options: argparse.Namespace) -> int:
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
-    return run_at(Connection(options.superlink, options.root_certificates or ""), run_config)
+    connection = Connection(
+        options.superlink, options.root_certificates or "", options.certificate or "", options.key or ""
+    )
+    return run_at(connection, run_config)
 
 
 def _ticket(options: argparse.Namespace, run_config: Mapping[str, Value]) -> str:
@@ -72,29 +78,36 @@ def _ticket(options: argparse.Namespace, run_config: Mapping[str, Value]) -> str
 
 @dataclass(frozen=True)
 class Connection:
-    """How to reach a SuperLink: ``HOST:PORT``, and whose certificates to trust; "" for no encryption."""
+    """How to reach a SuperLink."""
 
-    address: str
-    root_certificates: str = ""
+    address: str  # HOST:PORT
+    root_certificates: str = ""  # whose certificates to trust; "": no encryption
+    certificate: str = ""  # what to show, and its key; "": what the environment names, if anything
+    key: str = ""
 
     def to_toml(self) -> str:
         """Return Flower's configuration of it."""
         own: dict[str, Value] = {"address": self.address, "insecure": not self.root_certificates}
         if self.root_certificates:
-            own["root-certificates"] = str(Path(self.root_certificates).expanduser().absolute())
+            own["root-certificates"] = _absolute(self.root_certificates)
         return to_toml({"superlink.default": "own"} | {f"superlink.own.{key}": value for key, value in own.items()})
+
+
+def _absolute(file: str) -> str:
+    return str(Path(file).expanduser().absolute())
 
 
 def run_at(connection: Connection, run_config: Mapping[str, Value]) -> int:
     """Submit a run, show its log as it comes, and say how it ended; returns the exit code."""
-    from edelweiss.lab.submission import flower_environment, submit
+    from edelweiss.lab.submission import FLOWER, flower_environment, submit
 
     with Scratch() as home:
-        environment = flower_environment(home)
+        shown = {CERTIFICATE: connection.certificate, KEY: connection.key}
+        environment = flower_environment(home) | {name: _absolute(file) for name, file in shown.items() if file}
         (home / "config.toml").write_text(connection.to_toml(), encoding="utf-8")
 
         def stop(run: str) -> None:
-            subprocess.run(["flwr", "stop", run], env=environment, stdout=subprocess.DEVNULL)
+            subprocess.run([FLOWER, "stop", run], env=environment, stdout=subprocess.DEVNULL)
 
         outcome = submit(home, environment, run_config, show=lambda line: print(line, end="", flush=True), stop=stop)
     if found := RESULTS.findall(outcome.log):

@@ -15,8 +15,22 @@ from bin.run import REPO
 PUBLIC = ("flwr.app", "flwr.clientapp", "flwr.serverapp", "flwr.serverapp.strategy")
 INSIDE = {
     "client_app/fleet.py": {
-        "flwr.client.grpc_rere_client.connection": {"grpc_request_response"},
         "flwr.common.constant": {"ErrorCode"},
+        "flwr.common.serde": {"message_from_proto", "message_to_proto", "user_config_from_proto"},
+        "flwr.proto.fab_pb2": {"GetFabRequest"},
+        "flwr.proto.fleet_pb2": {
+            "ActivateNodeRequest",
+            "DeactivateNodeRequest",
+            "PullMessagesRequest",
+            "PushMessagesRequest",
+            "RegisterNodeFleetRequest",
+            "UnregisterNodeFleetRequest",
+        },
+        "flwr.proto.fleet_pb2_grpc": {"FleetStub"},
+        "flwr.proto.heartbeat_pb2": {"SendNodeHeartbeatRequest"},
+        "flwr.proto.message_pb2": {"ConfirmMessageReceivedRequest", "PullObjectRequest", "PushObjectRequest"},
+        "flwr.proto.node_pb2": {"Node"},
+        "flwr.proto.run_pb2": {"GetRunRequest"},
         "flwr.supercore.error": {"FlowerError"},
         "flwr.supercore.grpc_health": {"run_health_server_grpc_no_tls"},
         "flwr.supercore.inflatable.inflatable_object": {
@@ -25,9 +39,11 @@ INSIDE = {
             "iterate_object_tree",
             "no_object_id_recompute",
         },
-        "flwr.supercore.inflatable.inflatable_utils": {"ObjectPullError"},
-        "flwr.supercore.primitives.asymmetric": {"public_key_to_bytes"},
-        "flwr.supercore.retry": {"RetryInvoker"},
+        "flwr.supercore.inflatable.inflatable_utils": {
+            "ObjectPullError",
+            "ObjectPushError",
+            "ObjectUnavailableError",
+        },
         "flwr.supercore.run": {"RunNotRunningException"},
         "flwr.supercore.task_identity": {"TaskIdentity"},
     },
@@ -50,13 +66,11 @@ INSIDE = {
 """Every name from outside Flower's public packages that a site uses, by file."""
 
 CALLED = {
-    ("flwr.client.grpc_rere_client.connection", "grpc_request_response"): ("root_certificates", "authentication_keys"),
     ("flwr.supercore.inflatable.inflatable_utils", "pull_objects"): (
         "initial_backoff",
         "backoff_cap",
         "max_tries_per_object",
     ),
-    ("flwr.supercore.retry", "RetryInvoker"): ("on_success", "on_backoff", "jitter", "should_giveup", "wait_function"),
 }
 
 

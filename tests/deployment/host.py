@@ -80,6 +80,7 @@ class Host:
 
     def __init__(self, root: Path, certificates: Path) -> None:
         self.root = root
+        self._started: dict[str, int] = {}
         self.certificates = certificates
         wanted = [(name, port) for name in SERVICES for port in ("8000", "9092", "9099")]
         self.ports = dict(zip(wanted, map(str, quiet_ports()), strict=False))
@@ -111,7 +112,7 @@ class Host:
         text = text.replace("0.0.0.0", "127.0.0.1").replace("--host=control", "--host=127.0.0.1")
         for secret in SERVICES[service]["secrets"]:  # a path that the service does not mount stays, and fails
             source, name = (secret["source"], secret["target"]) if isinstance(secret, dict) else (secret, secret)
-            file = self.certificates / Path(DEPLOYMENT["secrets"][source]["file"]).name
+            file = self.certificates / Path(DEPLOYMENT["secrets"][source]["file"]).relative_to("certificates")
             text = re.sub(rf"/run/secrets/{name}\b(?!-)", str(file), text)
         text = re.sub(r"(?<![\w/])/public\b", f"{self.certificates}/public", text)
         text = text.replace("=/site.toml", f"={self.folder(service, '/') / 'site.toml'}")
@@ -145,7 +146,12 @@ class Host:
                 if process.poll() is not None or time.monotonic() > deadline:
                     pytest.fail(f"{service} is not healthy: {' '.join(command)}{process_logs(self.root)}")
                 time.sleep(0.2)
+            self._started[service] = process.pid
             yield process
+
+    def pid(self, service: str) -> int:
+        """Return the process of a service that is up."""
+        return self._started[service]
 
     def listens(self, service: str) -> bool:
         """Whether somebody answers at its health check's port: a check takes a second, and would be asked in vain."""

@@ -15,6 +15,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from edelweiss.client_app.audit import Audit
+from edelweiss.client_app.connection import read_certificate, read_key
 from edelweiss.common import Value
 from edelweiss.config import RunConfig
 from edelweiss.lab.submission import app_table
@@ -64,7 +65,8 @@ def test_no_service_can_do_more_than_it_must(name: str) -> None:
 
 @pytest.mark.parametrize("name", HOSPITALS)
 def test_a_hospital_holds_its_own_key_and_only_reads_its_own_data(name: str) -> None:
-    assert SERVICES[name]["secrets"] == ["ca", "study", {"source": name, "target": "key"}]
+    own = [{"source": name, "target": "key"}, {"source": f"{name}-certificate", "target": "certificate"}]
+    assert SERVICES[name]["secrets"] == ["ca", "study", *own]
     volumes = ["./site.toml:/site.toml:ro", f"./data/{name}:/data:ro", f"{name}-state:/state"]
     assert SERVICES[name]["volumes"] == volumes
     assert f"--site={name}" in SERVICES[name]["command"]
@@ -87,8 +89,7 @@ def test_jobs_are_taken_in_the_coordinators_own_network_only() -> None:
 
 def test_every_secret_is_one_that_make_certs_makes(certificates: Path) -> None:
     for name, secret in DEPLOYMENT["secrets"].items():
-        made = certificates / Path(secret["file"]).name
-        assert secret["file"] == f"certificates/{made.name}"
+        made = certificates / Path(secret["file"]).relative_to("certificates")
         assert made.is_file(), name
         assert made.suffix in (".crt", ".pub") or made.stat().st_mode & 0o077 == 0, f"others can read {made.name}"
 
@@ -107,15 +108,28 @@ def test_the_certificate_is_signed_again_for_a_new_host_by_the_same_authority(tm
     assert sorted(changed) == ["ca.srl", "superlink.crt"]
 
     (tmp_path / "ca.key").unlink()  # the coordinator keeps it elsewhere
-    make_certificates(tmp_path, "--host", "coordinator.example.org", "hospital-d")
-    with pytest.raises(subprocess.CalledProcessError) as refusal:
-        make_certificates(tmp_path, "--host", "another.example.org")
-    assert "bring ca.key back" in refusal.value.stderr
+    make_certificates(tmp_path, "--host", "coordinator.example.org")
+    for arguments in (["--host", "another.example.org"], ["hospital-d"]):
+        with pytest.raises(subprocess.CalledProcessError) as refusal:
+            make_certificates(tmp_path, *arguments)
+        assert "bring ca.key back" in refusal.value.stderr
 
 
 def test_the_study_key_is_where_a_run_is_signed_and_nowhere_else() -> None:
     has = {name for name in SERVICES for secret in SERVICES[name]["secrets"] if secret == "study-key"}
     assert has == {"submit"}
+
+
+def test_a_hospital_that_brings_its_own_public_key_gets_a_certificate_for_it(tmp_path: Path) -> None:
+    """And another one, if it brings another key."""
+    (tmp_path / "public").mkdir()
+    for number in range(2):
+        key = tmp_path / f"{number}.key"
+        subprocess.run(["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-f", str(key)], check=True)
+        (tmp_path / "public" / "hospital-z.pub").write_bytes((tmp_path / f"{number}.key.pub").read_bytes())
+        make_certificates(tmp_path, "hospital-z")
+        assert read_certificate(str(tmp_path / "public" / "hospital-z.crt"), read_key(str(key)))
+        assert not (tmp_path / "hospital-z.key").exists()
 
 
 @pytest.mark.deployments

@@ -218,11 +218,10 @@ def test_what_cannot_be_used_is_said_at_once(tmp_path: Path) -> None:
     locked = tmp_path / "locked.key"
     subprocess.run(["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "secret", "-f", str(locked)], check=True)
     (tmp_path / "bad.pem").write_text("no certificate")
-    (tmp_path / "site.toml").write_text('superlink = "x"\nstat-dir = "/state"\ninsecure = true\nkey = "k"\n')
+    (tmp_path / "site.toml").write_text('superlink = "x"\nstat-dir = "/state"\ninsecure = true\ncertificate = "c"\n')
     cases = (
-        (["--policy", f"{tmp_path}/site.toml"], ["must be HOST:PORT", "Did you mean 'state-dir'", "no effect with"]),
+        (["--policy", f"{tmp_path}/site.toml"], ["must be HOST:PORT", "Did you mean 'state-dir'", "goes with TLS"]),
         (["--superlink=a:1", f"--key={locked}", f"--root-certificates={locked}"], ["no certificate in PEM"]),
-        (["--superlink=a:1", f"--key={locked}", "--insecure"], ["no effect with insecure"]),
         ([], ["superlink is missing", "name the coordinator's ca.crt"]),
     )
     found = answers(*(["join", *options] for options, _ in cases))
