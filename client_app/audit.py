@@ -1,24 +1,28 @@
-"""The tamper-evident audit log of a site's messages.
+"""The tamper-evident audit log of a site: the runs, their messages, what its rules said of them, its operator's acts.
 
 Each line is a JSON object with the SHA-256 of the previous line. A second file, the seal, holds the number of lines and
-the hash of the last. The log has names, shapes, norms and sizes, but no values and no paths.
+the hash of the last. Where runs are signed the head leaves with each answer, signed, and comes back in receipts of all
+sites: then not even who can write both files can rewrite the log unseen. The log has names, shapes, norms, sizes and
+hashes, but no values and no paths.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import getpass
 import hashlib
+import itertools
 import json
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edelweiss.common import FieldError, record_in
+from edelweiss.common import FieldError, record_in, records_in
 from edelweiss.common.files import json_in, opened, read_json
 
 if TYPE_CHECKING:
@@ -28,9 +32,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from edelweiss.federation.messages import Vectors
+    from edelweiss.federation.ticket import Ticket
     from edelweiss.problems import Arrays
 
-FILE, SEAL = "audit.jsonl", "audit.seal"
+FILE, SEAL, RECEIPTS = "audit.jsonl", "audit.seal", "receipts"
 TAIL = 4096  # bytes first read from the end to find the last line
 LONGEST, MOST = 40, 100  # most characters of a name, and most names logged per message
 START = "0" * 64  # in place of a hash in the first line
@@ -46,21 +51,45 @@ class Audit:
 
     folder: Path  # the site's own state folder
     run: str = ""  # Flower's id of the run
+    run_config: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, context: Context) -> Audit | None:
         """Return a site's log; None for a simulated site, or one without a state-dir."""
         node = context.node_config
         own = node.get("state-dir") and (context.run_config.get("dataset") == "site" or "partition-id" not in node)
-        return cls(Path(str(node["state-dir"])).expanduser(), str(context.run_id)) if own else None
+        folder = Path(str(node.get("state-dir", ""))).expanduser()
+        return cls(folder, str(context.run_id), context.run_config) if own else None
 
     def received(self, message: Message, vectors: Mapping[str, Vectors]) -> None:
-        """Log a received message, with its vectors by record name."""
+        """Log a received message, with its vectors by record name; before the first of a run, its run-config."""
+        from flwr.app import ArrayRecord
+
+        from edelweiss.federation.seals import arrays_hash, content_hash
+
+        if (begun := (str(self.folder), self.run)) not in _BEGUN:
+            _BEGUN.add(begun)
+            self._append({**self._head("run", message), "run-config": {**self.run_config}})
         each = [(name, array, one) for one in vectors.values() for name, array in one.arrays.items()]
         arrays = [
             _array(name, len(array.data), one.encoded.get(name), one.decoded.get(name)) for name, array, one in each
         ]
-        self._write("in", message, message.content, arrays)
+        hashes = {name: arrays_hash(record) for name, record in records_in(message.content, ArrayRecord).items()}
+        known = {id(message.content[name]): found for name, found in hashes.items()}
+        told: dict[str, object] = {"message": content_hash(message.content, arrays=known).hex()}
+        told |= {"vectors": {_short(name): found.hex() for name, found in hashes.items()}} if hashes else {}
+        self._write("in", message, message.content, arrays, told)
+
+    def admitted(self, message: Message, rules: str, decision: str, ticket: int) -> None:
+        """Log that a run begins: the rules that allow it, who decided, and the serial of its ticket (0: none)."""
+        self._append({**self._head("rule", message), "rules": rules, "decision": decision, "ticket": ticket})
+
+    def operator(self, act: str, run: str = "") -> None:
+        """Log an act of the site's operator, with who is logged in on this machine."""
+        with contextlib.suppress(KeyError, OSError):
+            act = f"{act}, by {getpass.getuser()}"
+        line = {"time": _now(), "way": "act", "run": run, "kind": "", "round": 0, "phase": ""}
+        self._append({**line, "act": act})
 
     def sent(self, message: Message, content: RecordDict, written: Arrays) -> None:
         """Log a reply before it is sent, with its encoded vectors."""
@@ -76,10 +105,17 @@ class Audit:
         self._append(self._head("in", message))
         self._append({**self._head("out", message), "refused": reason})
 
-    def _write(self, way: str, message: Message, content: RecordDict, arrays: list[dict[str, Any]]) -> None:
+    def _write(
+        self,
+        way: str,
+        message: Message,
+        content: RecordDict,
+        arrays: list[dict[str, Any]],
+        more: Mapping[str, object] | None = None,
+    ) -> None:
         from flwr.app import ConfigRecord
 
-        line = self._head(way, message)
+        line = self._head(way, message) | dict(more or {})
         if refusal := record_in(content, "error", ConfigRecord):
             line["refused"] = str(refusal.get("message"))
         else:
@@ -91,7 +127,7 @@ class Audit:
 
         config = record_in(message.content, "config", ConfigRecord) if message.has_content() else {}
         return {
-            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "time": _now(),
             "way": way,
             "run": self.run,
             "kind": _short(message.metadata.message_type),
@@ -161,6 +197,69 @@ class Audit:
             raise AuditError(problem, row=number)
 
 
+_BEGUN: set[tuple[str, str]] = set()
+"""The logs and runs whose run-config this process has logged."""
+
+
+def require_whole(folder: Path, *, has_runs: bool = False) -> None:
+    """Check a site's whole log.
+
+    Parameters
+    ----------
+    folder : Path
+        The site's state folder.
+    has_runs : bool
+        Whether the site has records of runs, so that there must be a log.
+
+    Raises
+    ------
+    AuditError
+        If it was altered, or is gone.
+    """
+    if not sum(1 for _ in Audit(folder).lines()) and has_runs:
+        raise AuditError("the log is gone, though there are records of runs", key=FILE)
+
+
+def acknowledge(folder: Path, problem: str) -> Path:
+    """Put a damaged log aside and begin a new one, whose first line says so; return where the old one is."""
+    number = next(n for n in itertools.count(1) if not (folder / f"audit-{n}.jsonl").exists())
+    aside, found = folder / f"audit-{number}.jsonl", b""
+    with contextlib.suppress(FileNotFoundError):
+        found = (folder / FILE).read_bytes()
+        os.replace(folder / FILE, aside)
+    with contextlib.suppress(FileNotFoundError):
+        os.replace(folder / SEAL, folder / f"audit-{number}.seal")
+    Audit(folder).operator(f"acknowledged that {problem}; what was there is {aside.name}, SHA-256 {_hash(found)}")
+    return aside
+
+
+def keep_receipts(folder: Path, ticket: Ticket, ticket_hash: bytes, own: str, receipts: Iterable[bytes]) -> None:
+    """Store the latest receipts of a run's sites, those that their sites have signed.
+
+    Parameters
+    ----------
+    folder : Path
+        The site's state folder.
+    ticket, ticket_hash
+        Of the run.
+    own : str
+        This site's name in the ticket.
+    receipts : iterable of bytes
+        As a question brings them.
+    """
+    from edelweiss.federation.seals import Receipt
+
+    signed = dict(filter(None, (Receipt.signed(data, ticket, ticket_hash) for data in receipts)))
+    if not signed:
+        return
+    file = folder / RECEIPTS / f"{ticket.serial}.json"
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    content = {"own": own, "sites": {name: asdict(receipt) for name, receipt in signed.items()}}
+    draft = file.with_name(f".{file.name}")
+    draft.write_text(json.dumps(content), encoding="utf-8")
+    os.replace(draft, file)
+
+
 def contents(content: RecordDict, arrays: list[dict[str, Any]]) -> dict[str, Any]:
     """Describe a message without values: its arrays, see `_array`, and the names of its numbers."""
     from flwr.app import ArrayRecord
@@ -196,6 +295,10 @@ def _short(name: object) -> str:
     """Shorten and escape a name from a message, which may be hostile."""
     text = str(name)
     return "".join(c if c.isprintable() else "?" for c in text[:LONGEST]) + "…" * (len(text) > LONGEST)
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def _hash(text: bytes) -> str:

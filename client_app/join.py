@@ -246,6 +246,24 @@ def say_rules(policy: str) -> None:
         log.error("%s", error)
 
 
+def begin_on_whole_log(folder: Path) -> None:
+    """Check the site's audit log before anything is added to it.
+
+    Raises
+    ------
+    ConfigError
+        If it was altered, or is gone.
+    """
+    from edelweiss.client_app.audit import AuditError, require_whole
+    from edelweiss.client_app.policy.records import Records
+
+    try:
+        require_whole(folder, has_runs=bool(Records(str(folder)).runs()))
+    except AuditError as error:
+        mend = "find out why, then edelweiss-site audit --state-dir ... --acknowledge begins a new one"
+        raise ConfigError("join", [f"state-dir: its audit log was altered ({error}): {mend}"]) from None
+
+
 def join(config: JoinConfig) -> int:
     """Join and serve until told to end; return the exit code.
 
@@ -268,7 +286,8 @@ def join(config: JoinConfig) -> int:
     say_rules(config.policy)
     with ExitStack() as stack:
         if config.state_dir:
-            stack.enter_context(alone_in(Path(config.state_dir).expanduser()))
+            stack.enter_context(alone_in(folder := Path(config.state_dir).expanduser()))
+            begin_on_whole_log(folder)
         if config.health:
             stack.callback(answer_health_checks(config.health).stop, None)
         site = Joined(config)

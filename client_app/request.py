@@ -27,6 +27,8 @@ class Incoming:
 
     Attributes
     ----------
+    message : Message
+        As Flower hands it over.
     kind : str
         What it calls itself.
     content : dict
@@ -38,10 +40,10 @@ class Incoming:
         unpacked once.
     """
 
-    __slots__ = ("config", "content", "kind", "vectors")
+    __slots__ = ("config", "content", "kind", "message", "vectors")
 
     def __init__(self, message: Message) -> None:
-        self.kind = message.metadata.message_type
+        self.message, self.kind = message, message.metadata.message_type
         self.content = {name: record for name, record in message.content.items() if name != SEAL}
         self.config = plain(self.content, "config", ConfigRecord)
         records = records_in(self.content, ArrayRecord)

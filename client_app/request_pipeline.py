@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from flwr.app import Context, Message
 
-from edelweiss.client_app.audit import Audit
+from edelweiss.client_app.audit import Audit, keep_receipts
 from edelweiss.client_app.errors import RefusedError, SiteError
 from edelweiss.client_app.handlers import HANDLERS
 from edelweiss.client_app.memory import StateError
@@ -21,7 +21,7 @@ from edelweiss.common import shown
 from edelweiss.config import MISTAKES
 from edelweiss.config.plug_ins import not_known, packages_of
 from edelweiss.federation.messages import OutgoingReply
-from edelweiss.federation.seals import SEAL, Question
+from edelweiss.federation.seals import SEAL, Question, key_hash
 from edelweiss.federation.ticket import ticket_hash
 from edelweiss.federation.wire import reply
 
@@ -101,7 +101,7 @@ def _steps(kind: str, message: Message, context: Context) -> Steps[Message]:
         if audit:
             audit.received(message, incoming.vectors)
         try:
-            site, request = _admitted(kind, incoming, question, context)
+            site, request = _admitted(kind, incoming, question, context, audit)
             answer = HANDLERS[kind](request, site)
             outgoing = answer if isinstance(answer, OutgoingReply) else (yield from answer)
         except (*MISTAKES, RefusedError, StateError) as error:
@@ -127,7 +127,7 @@ def _seal(content: RecordDict, question: Question | None, context: Context, audi
 
 
 def _admitted(
-    kind: str, incoming: Incoming, question: Question | None, context: Context
+    kind: str, incoming: Incoming, question: Question | None, context: Context, audit: Audit | None
 ) -> tuple[OpenSite, Request | None]:
     """Check all of a message; return the site that it is for, and what it asks.
 
@@ -154,7 +154,13 @@ def _admitted(
     site.require_allowed()
     request = require_sound(incoming, site)
     if site.guarded or site.policy.asks or ticket:
-        admit(site, incoming, request, ticket.serial if ticket else 0)
+        begins = admit(site, incoming, request, serial := ticket.serial if ticket else 0)
+        if begins and audit:
+            decision = "its operator" if site.policy.asks else "its rules"
+            audit.admitted(incoming.message, site.policy.in_words(), decision, serial)
+    if ticket and audit and question:
+        own = ticket.name_of(key_hash(identity(site.node.key).public_key())) or ""
+        keep_receipts(audit.folder, ticket, question.ticket, own, question.receipts)
     return site, request
 
 

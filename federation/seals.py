@@ -2,15 +2,19 @@
 
 The executor (the coordinator's ServerApp) signs each question with its own key; a site signs each answer with the key
 that it is registered with. Both signatures cover the run's ticket, the question, and a nonce of this copy of it, so
-that none can be used again in another run, round or copy. Answers are hashed with a salt that only the coordinator
-sees: their hashes can be shown to other sites.
+that none can be used again in another run, round or copy.
+
+A site seals the head of its audit log with each answer. A question brings every site the latest seals of all of them,
+its own among these: receipts, by which a log that somebody has cut or rewritten differs from what others hold. Answers
+are hashed with a salt that only the coordinator sees, so that receipts tell other sites nothing.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from cryptography.exceptions import InvalidSignature
@@ -107,7 +111,8 @@ class Question:
     content: bytes  # the hash of the question's content
     nonce: bytes
     node: int  # the number that it is addressed to
-    signature: bytes
+    signature: bytes = b""
+    receipts: tuple[bytes, ...] = ()  # the latest seals of all sites, see `Receipt`
 
     @classmethod
     def of(cls, message: Message, ticket: bytes) -> Question:
@@ -115,7 +120,9 @@ class Question:
         content = message.content
         seal = plain(content, SEAL, ConfigRecord)
         nonce, signature = (part if isinstance(part := seal.get(key), bytes) else b"" for key in ("nonce", "signature"))
-        return cls(ticket, content_hash(content), nonce, message.metadata.dst_node_id, signature)
+        listed = seal.get("receipts")
+        receipts = tuple(each for each in listed if isinstance(each, bytes)) if isinstance(listed, list) else ()
+        return cls(ticket, content_hash(content), nonce, message.metadata.dst_node_id, signature, receipts)
 
     def is_by(self, executor: str) -> bool:
         """Whether the executor with this public key (64 hexadecimal digits) signed it."""
@@ -127,11 +134,12 @@ class Question:
 
     @property
     def _signed(self) -> bytes:
-        return joined(QUESTION, self.ticket, self.content, self.node, self.nonce)
+        return joined(QUESTION, self.ticket, self.content, self.node, self.nonce, hash_of(*self.receipts))
 
     def sealed_by(self, key: Ed25519PrivateKey) -> ConfigRecord:
         """Return the record that seals this question."""
-        return ConfigRecord({"nonce": self.nonce, "signature": key.sign(self._signed)})
+        seal = {"nonce": self.nonce, "signature": key.sign(self._signed)}
+        return ConfigRecord({**seal, "receipts": list(self.receipts)} if self.receipts else {**seal})
 
     def answered(self, content: RecordDict, key: EllipticCurvePrivateKey, line: int, head: str) -> ConfigRecord:
         """Return the record that seals an answer.
@@ -156,6 +164,38 @@ class Question:
         return joined(ANSWER, self.ticket, self.content, key, self.node, self.nonce, answer, line, head)
 
 
+@dataclass(frozen=True)
+class Receipt:
+    """A seal of an answer as other sites get it: who signed which head of an audit log, and for which question."""
+
+    key: str  # the site's public key (SubjectPublicKeyInfo), this and other bytes in hexadecimal digits
+    content: str
+    node: int
+    nonce: str
+    answer: str
+    line: int
+    head: str
+    signature: str
+
+    def pack(self) -> bytes:
+        """Return it as it is sent."""
+        return json.dumps(asdict(self), separators=(",", ":")).encode()
+
+    @classmethod
+    def signed(cls, data: bytes, ticket: Ticket, ticket_hash: bytes) -> tuple[str, Receipt] | None:
+        """Return the site's name and its receipt; None for one that no site of the ticket has signed."""
+        try:
+            receipt = cls(**json.loads(data))
+            public: Any = load_der_public_key(bytes.fromhex(receipt.key))
+            question = Question(ticket_hash, bytes.fromhex(receipt.content), bytes.fromhex(receipt.nonce), receipt.node)
+            name, answer = ticket.name_of(key_hash(public)), bytes.fromhex(receipt.answer)
+            said = question.statement(key_hash(public), answer, receipt.line, receipt.head)
+            public.verify(bytes.fromhex(receipt.signature), said, SIGNATURE)
+        except (ValueError, TypeError, AttributeError, KeyError, InvalidSignature):
+            return None
+        return (name, receipt) if name is not None else None
+
+
 # ---------------------------------------------------------------------- at the coordinator
 
 
@@ -167,12 +207,15 @@ class Seals:
     ----------
     names : dict of int to str
         The site that answers at each node, from its first sealed answer on.
+    receipts : dict of str to Receipt
+        The latest seal of each site, by its name.
     """
 
     ticket: Ticket
     ticket_hash: bytes
     key: Ed25519PrivateKey  # the executor's
     names: dict[int, str] = field(default_factory=dict, init=False)
+    receipts: dict[str, Receipt] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self._latest: tuple[ArrayRecord | None, bytes] = (None, b"")
@@ -185,7 +228,7 @@ class Seals:
             content_hash(content, arrays=self._hashed(content)),
             secrets.token_bytes(NONCE),
             message.metadata.dst_node_id,
-            b"",
+            receipts=tuple(receipt.pack() for receipt in self.receipts.values()),
         )
         content[SEAL] = question.sealed_by(self.key)
 
@@ -220,10 +263,9 @@ class Seals:
                 content_hash(question.content, arrays=self._hashed(question.content)),
                 sealed["nonce"],
                 question.metadata.dst_node_id,
-                b"",
             )
-            signed = asked.statement(key_hash(public), hash_of(salt, content_hash(answer.content)), line, head)
-            public.verify(signature, signed, SIGNATURE)
+            hashed = hash_of(salt, content_hash(answer.content))
+            public.verify(signature, asked.statement(key_hash(public), hashed, line, head), SIGNATURE)
         except (KeyError, TypeError, ValueError):
             return "its seal cannot be read"
         except InvalidSignature:
@@ -236,5 +278,9 @@ class Seals:
             return f"site {name!r} sealed it, and {known!r} was asked"
         if any(other != node and taken == name for other, taken in self.names.items()):
             return f"site {name!r} answers for two nodes, of which at most one is its own"
+        if (before := self.receipts.get(name)) and line < before.line:
+            return f"the site's audit log has {line} lines, after {before.line}: its operator must look into it"
         self.names[node] = name
+        hexes = (asked.nonce.hex(), hashed.hex(), line, head, signature.hex())
+        self.receipts[name] = Receipt(key.hex(), asked.content.hex(), node, *hexes)
         return ""

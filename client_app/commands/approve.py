@@ -26,6 +26,7 @@ def decide(options: argparse.Namespace, decision: str) -> int:
 
     A waiting run may be approved or refused; a running one may be refused and then gets no more replies.
     """
+    from edelweiss.client_app.audit import Audit
     from edelweiss.client_app.policy import TRUST
     from edelweiss.client_app.policy.records import Records
 
@@ -40,6 +41,7 @@ def decide(options: argparse.Namespace, decision: str) -> int:
         print(f"error: {found} with {options.run!r}; there are: {listed}", file=sys.stderr)
         return 1
     records.decide(meant[0], decision)
+    Audit(records.state, meant[0].run).operator(decision, meant[0].run)
     print(f"run {meant[0].run} is {decision}")
     if decision == "approved":
         print(meant[0].shown.get("privacy", TRUST))

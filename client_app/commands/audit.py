@@ -1,8 +1,9 @@
-"""``audit``: verify the audit log, and show what the site received and sent, run by run."""
+"""``audit``: verify the audit log, and show what the site received, allowed and sent, run by run."""
 
 from __future__ import annotations
 
 import argparse
+import csv
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 from edelweiss.client_app.commands import state_folder
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from collections.abc import Iterable
 
 DESCRIPTION = (
-    "Verify a site's audit log and print it, a table for each run: what was received and sent, with names, shapes, "
-    "norms and sizes. Exit code 1 if a line was changed, removed or inserted."
+    "Verify a site's audit log and print it, a table for each run: what was received, allowed and sent, with names, "
+    "shapes, norms and sizes. Exit code 1 if a line was changed, removed or inserted."
 )
+COLUMNS = ("time", "", "kind", "round", "arrays: shape, norm", "bytes", "what else")
+PIPE = 2000  # columns of a table that is not read on a terminal, so that nothing is cut
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -29,58 +32,155 @@ def declare(parser: argparse.ArgumentParser) -> None:
         metavar="HASH",
         help="hash of a former last line, as printed by this command: check that the line is still there",
     )
+    add("--csv", metavar="FILE", help="write the lines to a CSV file instead")
+    add("--html", metavar="FILE", help="write them to an HTML page instead, to be printed")
+    add(
+        "--receipts",
+        action="store_true",
+        help="compare the log with the receipts of signed runs, which all sites hold, and show those of the others",
+    )
+    add(
+        "--acknowledge",
+        action="store_true",
+        help="put a damaged log aside and begin a new one, which says so; until then the site begins no run",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
     """Verify and print the log; return 1 for an altered one."""
-    from rich.console import Console
-    from rich.table import Table
-
-    from edelweiss.client_app.audit import Audit, AuditError
+    from edelweiss.client_app.audit import Audit, AuditError, acknowledge, require_whole
+    from edelweiss.client_app.policy.records import Records
     from edelweiss.common.files import reason
 
-    last, noted, found, tables = "", False, 0, dict[str, Table]()
+    folder = Path(options.state_dir)
+    rows: dict[str, list[tuple[str, ...]]] = {}
+    hashes: list[str] = []
     try:
-        for last, line in Audit(Path(options.state_dir)).lines():
-            found, noted = found + 1, noted or last == options.noted
+        require_whole(folder, has_runs=bool(Records(str(folder)).runs()))
+        for last, line in Audit(folder).lines():
+            hashes.append(last)
             if line["run"].startswith(options.run):
-                _row(tables, line)
+                rows.setdefault(line["run"], []).append(tuple(map(_printable, _row(line))))
     except AuditError as error:
+        if options.acknowledge:
+            aside = acknowledge(folder, str(error))
+            print(f"a new log begins; the damaged one is {aside}. Keep it: it is evidence")
+            return 0
         print(f"error: the audit log was altered: {error}", file=sys.stderr)
         return 1
     except OSError as error:
         print(f"error: the audit log cannot be read: {reason(error)}", file=sys.stderr)
         return 1
     except (LookupError, TypeError, ValueError, AttributeError):
-        print(f"error: the audit log was altered: line {found} was not written by a site", file=sys.stderr)
+        print(f"error: the audit log was altered: line {len(hashes)} was not written by a site", file=sys.stderr)
         return 1
-    for table in tables.values():
-        Console(markup=False, highlight=False).print(table)
-    if options.noted and not noted:
+    if options.acknowledge:
+        print("there is nothing to acknowledge: the log is unaltered")
+        return 0
+    try:
+        _show(rows, options)
+    except OSError as error:
+        print(f"error: {error.filename} cannot be written: {reason(error)}", file=sys.stderr)
+        return 1
+    if options.noted and options.noted not in hashes:
         print(f"error: no line has the hash {options.noted}: the log was rewritten", file=sys.stderr)
         return 1
-    if not found:
+    if options.receipts and (wrong := _compared(folder, hashes)):
+        print("\n".join(f"error: {text}" for text in wrong), file=sys.stderr)
+        return 1
+    if not hashes:
         print(f"no audit log in {options.state_dir}: no message was received")
         return 0
-    print(f"{found} lines, unaltered. Keep the hash of the last one elsewhere: {last}")
+    print(f"{len(hashes)} lines, unaltered. Keep the hash of the last one elsewhere: {hashes[-1]}")
     return 0
 
 
-def _row(tables: dict[str, Table], line: dict[str, Any]) -> None:
+def _show(rows: dict[str, list[tuple[str, ...]]], options: argparse.Namespace) -> None:
+    """Print the lines of each run, or write them to the file that the options name."""
+    if options.csv:
+        with open(options.csv, "w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(("run", *COLUMNS))
+            writer.writerows((run, *row) for run, lines in rows.items() for row in lines)
+    if options.html:
+        Path(options.html).write_text(_page(rows), encoding="utf-8")
+    if options.csv or options.html:
+        return
+    from rich.console import Console
     from rich.table import Table
 
-    if (table := tables.get(line["run"])) is None:
-        table = tables[line["run"]] = Table(title=f"run {line['run']}", title_justify="left")
-        for name in ("time", "", "kind", "round", "arrays: shape, norm", "bytes", "numbers"):
-            table.add_column(name)
+    console = Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else PIPE)
+    for run, lines in rows.items():
+        table = Table(*COLUMNS, title=f"run {run}" if run else "the operator", title_justify="left")
+        for row in lines:
+            table.add_row(*row)
+        console.print(table)
+
+
+def _page(rows: dict[str, list[tuple[str, ...]]]) -> str:
+    """Return the lines as an HTML page of its own."""
+    import pandas as pd
+
+    parts = []
+    for run, lines in rows.items():
+        with pd.option_context("display.max_colwidth", None):
+            table = pd.DataFrame(lines, columns=list(COLUMNS)).to_html(index=False, border=0)
+        parts.append(f"<h2>{f'Run {run}' if run else 'The operator'}</h2>\n{table}")
+    return PAGE.format("\n".join(parts))
+
+
+PAGE = """<!doctype html>
+<html lang="en"><meta charset="utf-8"><title>Audit log</title>
+<style>body {{ font: 14px sans-serif; margin: 2em }} td, th {{ text-align: left; vertical-align: top;
+padding: 2px 8px; border-bottom: 1px solid #ccc; white-space: pre-wrap; overflow-wrap: anywhere }}</style>
+<h1>Audit log</h1>
+{}
+</html>
+"""
+
+
+def _compared(folder: Path, hashes: list[str]) -> list[str]:
+    """Print the heads that sites have signed; return where this log differs from what its site has signed."""
+    from edelweiss.client_app.audit import RECEIPTS
+    from edelweiss.common.files import read_json
+
+    wrong, files = [], sorted((folder / RECEIPTS).glob("*.json"), key=lambda file: int(file.stem))
+    for file in files:
+        kept = read_json(file)
+        for name, receipt in sorted(kept["sites"].items()):
+            number, head = receipt["line"], receipt["head"]
+            print(f"run with ticket {file.stem}: {name} has signed line {number}, hash {head}")
+            if name == kept["own"] and hashes[number - 1 : number] != [head]:
+                wrong.append(f"line {number} is not the one that this site has signed: the log was cut or rewritten")
+    if not files:
+        print("no receipts: only signed runs bring them")
+    return wrong
+
+
+def _row(line: dict[str, Any]) -> Iterable[str]:
+    """Return the cells of a line."""
     arrays = line.get("arrays", [])
     named = [f"{a['name']}: {'x'.join(map(str, a['shape']))}, {_shown(a['norm'])}" for a in arrays]
     where = f"{line['round']} {line['phase']}" if line["round"] else ""
     size = f"{sum(array['bytes'] for array in arrays):,}" if arrays else ""
-    words = f"refused: {line['refused']}" if "refused" in line else ", ".join(line["numbers"])
-    words += f", and {line['more']} more" if "more" in line else ""
-    cells = (line["time"], line["way"], line["kind"], where, "\n".join(named), size, words)
-    table.add_row(*map(_printable, cells))
+    return line["time"], line["way"], line["kind"], where, "\n".join(named), size, _words(line)
+
+
+def _words(line: dict[str, Any]) -> str:
+    match line["way"]:
+        case "run":
+            return ", ".join(f"{key} = {value!r}" for key, value in line["run-config"].items())
+        case "rule":
+            ticket = f", ticket {line['ticket']}" if line["ticket"] else ""
+            return f"allowed by {line['decision']}{ticket}: {line['rules']}"
+        case "act":
+            return str(line["act"])
+    if "refused" in line:
+        return f"refused: {line['refused']}"
+    more = f", and {line['more']} more" if "more" in line else ""
+    named = {"message": line["message"], **line.get("vectors", {})} if "message" in line else {}
+    hashes = [f"{name} {found[:16]}" for name, found in named.items()]
+    return ", ".join(line["numbers"]) + more + (f"; hashes: {', '.join(hashes)}" if hashes else "")
 
 
 def _printable(text: str) -> str:

@@ -24,6 +24,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print it; return 2 without a budget."""
+    from edelweiss.client_app.audit import Audit
     from edelweiss.client_app.policy import Policy
     from edelweiss.client_app.policy.records import Records
     from edelweiss.client_app.privacy.ledger import Ledger, spent_in_words
@@ -37,6 +38,7 @@ def run(options: argparse.Namespace) -> int:
         ledger = Ledger(records.folder, records.secret, budget)
         if options.accept:
             ledger.accept()
+            Audit(records.state).operator("accepted the privacy ledger of a folder that was moved or restored")
         for part, name, answers, epsilon in ledger.runs():
             print(f"run {name}: answers about {part} patients: {answers}, by themselves ε = {epsilon:.3g}")
     print(spent_in_words(records, budget))

@@ -9,6 +9,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from edelweiss.client_app.audit import AuditError, require_whole
 from edelweiss.client_app.errors import RefusedError
 from edelweiss.client_app.policy.preview import preview
 from edelweiss.client_app.policy.records import RunRecord
@@ -37,8 +38,8 @@ waiting = threading.Event()
 """Set while a message waits for the operator: a process that is told to end may exit at once."""
 
 
-def admit(site: OpenSite, incoming: Incoming, request: Request | None, serial: int = 0) -> None:
-    """Admit a message of an allowed run; the first one may need the operator's approval.
+def admit(site: OpenSite, incoming: Incoming, request: Request | None, serial: int = 0) -> bool:
+    """Admit a message of an allowed run, and return whether it is the first, which may need the operator's approval.
 
     ``serial`` is that of the run's ticket, which is good for one run: a later one, resumed or not, needs a higher one.
 
@@ -67,12 +68,13 @@ def admit(site: OpenSite, incoming: Incoming, request: Request | None, serial: i
             records.note(advanced)
         if advanced.key != record.key:
             records.take_over(advanced)
-        return
+        return False
     if data is not None:
         _require_safe(site, data)
         if site.privacy is not None and earlier is None:
             site.privacy.require_affordable(site.run.sites)
     if record is None:
+        _require_log(site)
         records.forget_decision(site.run_id)
         if not site.node.state_dir:
             log.warning("no state-dir: the held-out split and the record of reported sums will be lost; set one")
@@ -86,6 +88,7 @@ def admit(site: OpenSite, incoming: Incoming, request: Request | None, serial: i
     opened = _advance(replace(record, decision="approved", open=True), incoming, request, phases)
     records.take_over(opened)
     records.note(opened)  # last: otherwise the rows are recorded again at the next message
+    return True
 
 
 def _current_record(site: OpenSite, data: SiteData | None, key: str, serial: int) -> RunRecord:
@@ -121,6 +124,17 @@ def _require_same(record: RunRecord | None, earlier: RunRecord | None, new: RunR
             "the run has the key of an earlier one with another run-config: resume that one with its own config.toml, "
             "or start a new run"
         )
+
+
+def _require_log(site: OpenSite) -> None:
+    """Check that the audit log is whole: no run begins on a broken one."""
+    if not site.node.state_dir:
+        return
+    try:
+        require_whole(site.records.state)
+    except AuditError as error:
+        text = f"its audit log was altered ({error}): its operator runs edelweiss-site audit --acknowledge"
+        raise RefusedError(text, "its audit log is damaged: its operator has to acknowledge that") from None
 
 
 def _new_record(site: OpenSite, earlier: RunRecord | None, new: RunRecord) -> RunRecord:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -16,7 +20,10 @@ from hypothesis import strategies as st
 
 from edelweiss.client_app.audit import FILE, LONGEST, MOST, SEAL, Audit, AuditError, arrays_of
 from edelweiss.client_app.cli import main
-from edelweiss.client_app.join import described
+from edelweiss.client_app.connection import JoinConfig
+from edelweiss.client_app.join import described, join
+from edelweiss.client_app.policy.records import Records
+from edelweiss.common import ConfigError
 from edelweiss.datasets import Facts
 from edelweiss.federation import Encoding, pack
 from edelweiss.federation.fingerprint import fingerprint
@@ -37,8 +44,12 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Hospital, SiteGrid
     return hospital, grid, hospital.state
 
 
-def lines_of(state: Path) -> list[dict[str, Any]]:
-    return [line for _, line in Audit(state).lines()]
+LINES = 4  # of a run that was asked for its facts: the run, the question, the rule, the answer
+
+
+def lines_of(state: Path, *ways: str) -> list[dict[str, Any]]:
+    """Return the lines about messages, or those of other ways."""
+    return [line for _, line in Audit(state).lines() if line["way"] in (ways or ("in", "out"))]
 
 
 @pytest.mark.parametrize("kind", ["query.other", "train.steal", "evaluate.x"])
@@ -85,7 +96,8 @@ def test_every_message_is_there_with_what_it_held(logged: tuple[Hospital, SiteGr
 
 def test_no_value_and_no_path_is_written(logged: tuple[Hospital, SiteGrid, Path]) -> None:
     hospital, grid, state = logged
-    text = (state / FILE).read_text()
+    config, _, text = (state / FILE).read_text().partition("\n")
+    assert json.loads(config)["way"] == "run", "what the coordinator says of its own folders"
     assert str(hospital.folder) not in text
     [facts] = [a.content.config_records["facts"] for a in grid.answers if "facts" in a.content.config_records]
     assert isinstance(facts["total"], list)
@@ -255,14 +267,14 @@ def test_a_process_that_is_ended_while_it_writes_leaves_a_log_that_is_whole(tmp_
     log = hospital.state / FILE
     lines = log.read_bytes().splitlines(keepends=True)
     if how == "before the seal":
-        log.write_bytes(b"".join(lines[:3]))
+        log.write_bytes(b"".join(lines[: LINES + 1]))
         (hospital.state / SEAL).write_bytes(seal)
-        assert len(lines_of(hospital.state)) == 3
+        assert len([*Audit(hospital.state).lines()]) == LINES + 1
     else:
-        log.write_bytes(b"".join(lines[:2]) + lines[2][:40])
+        log.write_bytes(b"".join(lines[:LINES]) + lines[LINES][:40])
         (hospital.state / SEAL).write_bytes(seal)
     hospital.described()
-    assert len(lines_of(hospital.state)) == (5 if how == "before the seal" else 4)
+    assert len(lines_of(hospital.state)) == 4
 
 
 def test_lines_longer_than_what_is_read_from_the_end(tmp_path: Path) -> None:
@@ -271,7 +283,7 @@ def test_lines_longer_than_what_is_read_from_the_end(tmp_path: Path) -> None:
         audit._append({"run": "1", "text": "x" * 10_000 * number})
     (tmp_path / SEAL).write_text(json.dumps({"lines": 2, "last": [digest for digest, _ in audit.lines()][1]}))
     audit._append({"run": "1"})
-    assert len(lines_of(tmp_path)) == 4
+    assert len([*audit.lines()]) == 4
 
 
 def test_the_command_prints_a_table_and_remembers_the_end(
@@ -281,12 +293,12 @@ def test_the_command_prints_a_table_and_remembers_the_end(
     assert main(["audit", "--state-dir", state]) == 0
     out = capsys.readouterr().out
     assert f"run {logged[1].run_id}" in out
-    assert "8 lines" in out
+    assert f"{len([*Audit(logged[2]).lines()])} lines" in out
     last = out.split()[-1]
     assert main(["audit", "--state-dir", state, "--noted", last]) == 0
     # Whoever writes both files anew is found out by a hash that was noted elsewhere.
     forged = Audit(tmp_path)
-    for line in lines_of(logged[2])[:6]:
+    for _, line in [*Audit(logged[2]).lines()][:6]:
         forged._append({key: value for key, value in line.items() if key != "before"})
     assert main(["audit", "--state-dir", str(tmp_path)]) == 0
     assert main(["audit", "--state-dir", str(tmp_path), "--noted", last]) == 1
@@ -330,3 +342,88 @@ def test_a_state_folder_that_is_none_is_refused(
     with pytest.raises(SystemExit):
         main([*command, "--state-dir", place])
     assert said.lines(capsys.readouterr().err, f"--state-dir: {place!r}")
+
+
+# ---------------------------------------------------------------------- what a third party asks of it
+
+
+def test_the_question_and_what_allowed_it_are_there(logged: tuple[Hospital, SiteGrid, Path]) -> None:
+    _, grid, state = logged
+    [begun], [rule] = lines_of(state, "run"), lines_of(state, "rule")
+    assert begun["run-config"] == grid.contexts[0].run_config
+    assert "another seed" in rule["rules"]
+    assert rule["decision"] == "its rules"
+    asked = [line for line in lines_of(state) if line["way"] == "in"]
+    assert len({line["message"] for line in asked}) == len(asked), "a hash of each question"
+    models = [line["vectors"]["arrays"] for line in asked if line["kind"] != "query"]
+    assert len(set(models)) == len(models) == 3
+
+
+def test_who_decides_is_there(tmp_path: Path) -> None:
+    hospital = Hospital(tmp_path, *table(60, seed=0), approve="ask")
+    with hospital.run(round_timeout=0.1) as grid:
+        told(grid)
+        records = Records(str(hospital.state))
+        records.note(replace(records.runs()[0], until=time.time() + 60))
+        assert main(["approve", str(grid.run_id), "--state-dir", str(hospital.state)]) == 0
+        assert isinstance(told(grid), Facts)
+    [act], [rule] = lines_of(hospital.state, "act"), lines_of(hospital.state, "rule")
+    assert act["act"].startswith("approved, by ")
+    assert act["run"] == str(grid.run_id)
+    assert rule["decision"] == "its operator"
+
+
+@pytest.mark.parametrize("damage", ["changed", "cut", "gone"])
+def test_no_run_begins_on_a_broken_log_until_somebody_acknowledges_it(
+    tmp_path: Path, damage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hospital = Hospital(tmp_path, *table(60, seed=0))
+    assert isinstance(hospital.described(), Facts)
+    log = hospital.state / FILE
+    lines = log.read_bytes().splitlines(keepends=True)
+    match damage:
+        case "changed":
+            log.write_bytes(b"".join([lines[0].replace(b'"round":', b'"round": '), *lines[1:]]))
+        case "cut":
+            log.write_bytes(b"".join(lines[:1]))
+        case "gone":
+            log.unlink()
+            (hospital.state / SEAL).unlink()
+    with pytest.raises(ConfigError, check=lambda error: error.keys == ["state-dir"]):
+        join(JoinConfig.read(str(hospital.node["policy"]), {"state-dir": str(hospital.state), "insecure": True}))
+    if damage != "gone":  # of the site's own process, whose messages would be a log again
+        assert isinstance(hospital.described(), str)
+    assert main(["audit", "--state-dir", str(hospital.state)]) == 1
+    assert main(["audit", "--state-dir", str(hospital.state), "--acknowledge"]) == 0
+    [act] = lines_of(hospital.state, "act")
+    assert act["act"].startswith("acknowledged that")
+    assert isinstance(hospital.described(), Facts)
+    capsys.readouterr()
+    assert main(["audit", "--state-dir", str(hospital.state), "--acknowledge"]) == 0
+    assert said.lines(capsys.readouterr().out, "nothing to acknowledge")
+
+
+def test_it_can_be_read_in_a_pipe_a_spreadsheet_and_a_browser(
+    logged: tuple[Hospital, SiteGrid, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = ["--state-dir", str(logged[2])]
+    assert main(["audit", *state]) == 0
+    assert "…" not in capsys.readouterr().out, "nothing is cut"
+    count = len([*Audit(logged[2]).lines()])
+    for option, read in (("--csv", pd.read_csv), ("--html", lambda page: re.findall("<tr>", page.read_text()))):
+        file = tmp_path / option.strip("-")
+        assert main(["audit", *state, option, str(file)]) == 0
+        assert len(read(file)) == count
+        assert main(["audit", *state, option, str(tmp_path / "none" / "file")]) == 1
+    capsys.readouterr()
+
+
+def test_a_page_shows_what_a_coordinator_calls_things_as_text(tmp_path: Path) -> None:
+    hospital = Hospital(tmp_path, *table(60, seed=0))
+    with hospital.run() as grid:
+        record = ConfigRecord({"app": fingerprint(), "<script>alert(1)</script>": 1})
+        grid.send_and_receive([Message(RecordDict({"config": record}), 1, "query")])
+    page = tmp_path / "page.html"
+    assert main(["audit", "--state-dir", str(hospital.state), "--html", str(page)]) == 0
+    assert "<script" not in page.read_text()
+    assert "&lt;script&gt;" in page.read_text()

@@ -304,7 +304,8 @@ def test_a_hospital_can_withdraw_and_join_again_with_a_new_key(engine: Engine) -
     assert "already in use" in refusal.stdout
 
     engine(f"docker compose rm --stop --force {name}")
-    (engine.folder / "certificates" / f"{name}.key").unlink()
+    for file in (f"{name}.key", f"public/{name}.pub"):
+        (engine.folder / "certificates" / file).unlink()
     engine(f"bin/make_certs.sh {name}")
     engine.hand_over()
     engine(f"{flower} register /public/{name}.pub")

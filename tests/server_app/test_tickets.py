@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,9 @@ import pytest
 import torch
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 
+from edelweiss.client_app.audit import FILE, RECEIPTS, Audit, keep_receipts
+from edelweiss.client_app.audit import SEAL as AUDIT_SEAL
+from edelweiss.client_app.cli import main as main_of_a_site
 from edelweiss.client_app.connection import read_key
 from edelweiss.client_app.policy.records import Records
 from edelweiss.common import Value
@@ -25,7 +29,7 @@ from edelweiss.server_app.console import Progress
 from edelweiss.server_app.coordinator import Result, coordinate
 from edelweiss.server_app.tickets import EXECUTOR_KEY, STUDY_KEYS, seals_of
 from tests.server_app.sites import SiteGrid
-from tests.server_app.studies import Study, changed, new_key
+from tests.server_app.studies import NAMES, Study, changed, new_key
 
 
 class Heard(Progress):
@@ -44,9 +48,10 @@ class Heard(Progress):
         self.lines.append(text)
 
 
-def run(grid: SiteGrid) -> tuple[Result, list[str]]:
+def run(grid: SiteGrid, lines: list[str] | None = None) -> tuple[Result, list[str]]:
     """Run a job with known secrets of the sites; return its result and what the coordinator said."""
     heard = Heard()
+    heard.lines = heard.lines if lines is None else lines
     with grid:
         grid.fix_secrets()
         return coordinate(grid.config, grid, heard), heard.lines
@@ -396,3 +401,64 @@ def test_a_study_key_is_its_owners_alone_and_never_replaced(tmp_path: Path) -> N
 def test_what_is_no_ticket_is_a_mistake(text: str) -> None:
     with pytest.raises(TicketError):
         require_signed(text, ["0" * 64])
+
+
+# ---------------------------------------------------------------------- receipts
+
+
+def test_a_rewritten_log_differs_from_what_its_site_has_signed(
+    study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not from its own seal, which whoever rewrites the log writes as well; and both sites hold both heads."""
+    run(SiteGrid(study.signed(), study.nodes))
+    states = [Path(str(node["state-dir"])) for node in study.nodes]
+    for state in states:
+        assert main_of_a_site(["audit", "--state-dir", str(state), "--receipts"]) == 0
+        said = capsys.readouterr().out
+        assert all(f"{name} has signed line" in said for name in NAMES)
+    lines = [line for _, line in Audit(states[0]).lines()]
+    for file in (FILE, AUDIT_SEAL):
+        (states[0] / file).unlink()
+    for line in lines:
+        forged = {key: value for key, value in line.items() if key != "before"}
+        Audit(states[0])._append(forged | {"rules": "none"} if line["way"] == "rule" else forged)
+    assert main_of_a_site(["audit", "--state-dir", str(states[0])]) == 0, "it looks whole"
+    assert main_of_a_site(["audit", "--state-dir", str(states[0]), "--receipts"]) == 1
+    assert "cut or rewritten" in capsys.readouterr().err
+
+
+def test_a_log_that_loses_lines_is_seen_by_the_coordinator(study: Study) -> None:
+    class Cut(SiteGrid):
+        """The engine, at one of whose sites the log is removed before the second round."""
+
+        def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+            messages = list(messages)
+            if any(message.content["config"].get("round") == 2 for message in messages):  # type: ignore[union-attr]
+                for file in (FILE, AUDIT_SEAL):
+                    (Path(str(self.node_configs[0]["state-dir"])) / file).unlink(missing_ok=True)
+            return super().push_messages(messages)
+
+    heard: list[str] = []
+    with pytest.raises(RunError):
+        run(Cut(study.signed(round_timeout=1.0), study.nodes), heard)
+    assert any("audit log has" in line for line in heard)
+
+
+def test_receipts_that_no_site_has_signed_are_not_kept(study: Study, tmp_path: Path) -> None:
+    job = study.signed()
+    ticket, known = read(job.ticket), ticket_hash(job.ticket)
+    message = Message(RecordDict({"config": ConfigRecord({"round": 1})}), 1, "train")
+    seals = study.seals(job)
+    seals.seal(message)
+    answer = RecordDict({"a": ConfigRecord({"b": 1})})
+    asked = Question.of(message, known)
+    answer[SEAL] = asked.answered(answer, read_key(str(study.nodes[0]["key"])), 5, "head")
+    assert seals.fault(message, reply(answer, message)) == ""
+    genuine = seals.receipts["east"]
+    keep_receipts(tmp_path / "kept", ticket, known, "north", [genuine.pack()])
+    assert list((tmp_path / "kept" / RECEIPTS).iterdir())
+    forged = [replace(genuine, line=4), replace(genuine, head="other"), replace(genuine, node=2)]
+    packed = [*(receipt.pack() for receipt in forged), b"", b"{}", b"\xff"]
+    keep_receipts(tmp_path / "forged", ticket, known, "north", packed)
+    keep_receipts(tmp_path / "forged", ticket, b"another run", "north", [genuine.pack()])
+    assert not (tmp_path / "forged").exists()
