@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from PIL import Image
 from scipy import stats
 
 from edelweiss.client_app.privacy import randomness
@@ -96,6 +97,22 @@ def test_whose_the_rows_are_is_part_of_what_the_data_are(tmp_path: Path) -> None
         config = DataConfig(dataset="site", data_dir=str(place), key=KEY, patient="who", holdout_share=0.0)
         hashes.add(data_hash(replace(config, stamp=str(patients))))
     assert len(hashes) == 2
+
+
+def test_one_value_and_one_label_are_part_of_what_the_data_are(tmp_path: Path) -> None:
+    place = Path(str(images(tmp_path, 0, 100)["data-dir"]))
+    config = DataConfig(dataset="site", data_dir=str(place), key=KEY, holdout_share=0.0)
+    hashes = [data_hash(replace(config, stamp="as it was"))]
+    header, first, *others = (place / "labels.csv").read_text(encoding="utf-8").splitlines()
+    name, label = first.split(",")
+    pixels = np.array(Image.open(place / name))
+    pixels[0, 0] ^= 1
+    Image.fromarray(pixels).save(place / name)
+    hashes.append(data_hash(replace(config, stamp="one pixel")))
+    changed = f"{name},{1 - int(label)}"
+    (place / "labels.csv").write_text("\n".join([header, changed, *others]), encoding="utf-8")
+    hashes.append(data_hash(replace(config, stamp="one label")))
+    assert len(set(hashes)) == 3
 
 
 def test_parts_do_not_run_into_each_other() -> None:
