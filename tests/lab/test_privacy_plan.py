@@ -8,8 +8,15 @@ from pathlib import Path
 import pytest
 
 from edelweiss.common import ConfigError, Value
+from edelweiss.config import RunConfig
+from edelweiss.config.privacy import price
+from edelweiss.federation.oracle import not_private
+from edelweiss.federation.privacy_plan import total
 from edelweiss.lab.commands.privacy import HEADINGS, plan
+from edelweiss.problems import PROBLEMS
 from edelweiss.server_app import simulate
+from edelweiss.strategies import ALGORITHMS, can_solve
+from tests.fitting import fitting
 
 RUN: dict[str, Value] = {"algorithm": "fmgda", "rounds": 3, "local-steps": 2, "sites": 3, "batch-size": 8}
 
@@ -65,3 +72,16 @@ def test_what_cannot_be_planned_is_named(
         list(plan(given, patients, noises))
     assert len(caught.value.problems) == len(named)
     assert all(name in said for name, said in zip(named, caught.value.problems, strict=True))
+
+
+@pytest.mark.parametrize("algorithm", [name for name, kind in ALGORITHMS.items() if not not_private(kind.needs)])
+def test_every_algorithm_that_may_be_private_has_a_plan(algorithm: str) -> None:
+    problem = next(
+        name for name, kind in PROBLEMS.items() if kind.needs_data and can_solve(ALGORITHMS[algorithm], kind)
+    )
+    keys: dict[str, Value] = {"algorithm": algorithm, "problem": problem, "rounds": 3, "sites": 3, "dp.epsilon": 3.0}
+    try:
+        run = RunConfig.parse(keys | fitting(algorithm))
+    except ConfigError:
+        pytest.skip("it is refused for another reason")
+    assert total(price(run, 3, 200).plan), "it takes gradients of patients"

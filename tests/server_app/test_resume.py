@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -314,6 +315,28 @@ def test_sites_forget_nothing_that_the_run_may_go_back_to(
     assert all(forgotten <= stored for forgotten, stored in rounds)
     assert [stored for _, stored in rounds] == ([0] * 4 if share == 0 else [0, 1, 2, 3])
     assert last == (4, 4)
+
+
+@pytest.mark.parametrize("algorithm", ["local-sgda", "alone"], ids=["without memories", "with memories"])
+def test_a_checkpoint_that_does_not_fit_on_the_disk_costs_no_run(
+    algorithm: str, tmp_path: Path, stopped: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = saddle_job(tmp_path, algorithm=algorithm, rounds=5)
+    quiet = simulate(keys)
+    write, tried = run_state.write_tensors, []
+
+    def full(path: Path, tensors: Any, facts: Any) -> None:
+        tried.append(facts["round"])
+        if len(tried) > 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(path, tensors, facts)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_state, "write_tensors", full)
+        folder = stopped(keys, ("trained", 4))
+    assert tried[:3] == [1, 2, 3], "it goes on, and tries again"
+    assert {path.name for path in folder.glob("memory-*")} <= {"memory-1.tar"}, "none of a round that is not stored"
+    assert_same(quiet, simulate({"resume": str(folder)}))
 
 
 @pytest.mark.parametrize("every", [0, 1])

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from edelweiss.config import RunConfig
 from edelweiss.lab.report.content import Content
 from edelweiss.server_app import simulate
-from edelweiss.server_app.training_warnings import oscillates, steps_too_short, training_warnings
+from edelweiss.server_app.training_warnings import oscillates, outliers, steps_too_short, training_warnings
 from edelweiss.strategies.fedavg import FedAvg
 from tests.server_app.sites import job
 
@@ -78,3 +80,21 @@ def test_a_run_with_short_steps_says_so(lr: float, tmp_path: Path, capsys: pytes
         assert f"warning: {text}" in said
         assert FedAvg(lr=lr).step_sizes in text, "the key to change, with its value"
         assert text in Content.read(result.folder).notes, "for the report and the model card"
+
+
+@pytest.mark.parametrize(
+    ("rounds", "said"),
+    [
+        ([4], "in round 4 ("),
+        ([1, 2, 3, 7, 9, 10], "in rounds 1-3, 7, 9-10 ("),
+        (range(1, 11, 2), "in rounds 1, 3, 5, 7, 9 ("),
+        (range(1, 14, 2), "in rounds 1, 3, 5, 7, 9, 2 more spans ("),
+    ],
+    ids=["one", "spans", "as many as fit", "more"],
+)
+def test_an_outlier_s_rounds_are_named_in_spans(rounds: Sequence[int], said: str) -> None:
+    config = RunConfig.parse({"aggregation": "mean"})
+    records = [{"round": r, "outliers": {"north": 40.0 + r}} for r in rounds]
+    [line] = outliers(config, [{"round": 20}, *records])
+    assert said in line
+    assert f"up to {40 + rounds[-1]} times" in line
