@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from functools import lru_cache
 from math import inf
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -59,6 +60,11 @@ class StudyFile(Keys, strict=False):
     file: str = Field("data.csv", min_length=1, description="name of the table in a hospital's folder, or a pattern")
     delimiter: str = Field(",", min_length=1, max_length=1, description="between values")
     decimal: Literal[".", ","] = Field(".", description="within numbers")
+    encoding: str = Field(
+        "", description="of a text file, such as latin-1; empty: UTF-8, UTF-16 or Windows-1252, as found"
+    )
+    sheet: str = Field("", description="sheet of a workbook; empty: its only one")
+    header_row: int = Field(1, ge=1, description="row of a sheet that names the columns")
     header: tuple[str, ...] = Field((), description="names of all columns in their order, for tables without a header")
     missing: Texts = Field(
         MISSING[1:],
@@ -100,6 +106,8 @@ class StudyFile(Keys, strict=False):
             found.append(f"file = {self.file!r}: must be a name in the hospital's folder, or a pattern of such names")
         if self.delimiter in '"\0\n\r ':
             found.append(f"delimiter = {self.delimiter!r}: lines of a table need it; take another")
+        if self.encoding and not _is_encoding(self.encoding):
+            found.append(f"encoding = {self.encoding!r}: no such encoding; take utf-8, latin-1, cp1252 or utf-16")
         if self.delimiter == self.decimal:
             found.append(f"delimiter = {self.delimiter!r}: it is also the decimal mark; take another")
         label = self.label
@@ -137,8 +145,15 @@ class StudyFile(Keys, strict=False):
             )
             for name, one in self.columns.items()
         ]
-        same = self.model_dump(include={"file", "delimiter", "decimal", "header", "missing", "patient", "subgroups"})
+        same = self.model_dump(exclude={"name", "label", "columns"})
         return Study(columns=tuple(columns), label=self.label.column, classes=self._classes(), **same)
+
+
+def _is_encoding(name: str) -> bool:
+    try:
+        return bool(codecs.lookup(name)) and isinstance("a".encode(name), bytes)
+    except LookupError:
+        return False
 
 
 def parse(file: str, values: Mapping[str, Any]) -> Study:

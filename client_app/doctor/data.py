@@ -13,6 +13,7 @@ from edelweiss.common import ConfigError, PlugInError
 if TYPE_CHECKING:
     from edelweiss.client_app.policy import Policy
     from edelweiss.datasets import SiteData
+    from edelweiss.datasets.site.study import Study
     from edelweiss.datasets.site.survey import Survey
 
 PROCESS, VECTORS = 0.6e9, 10  # bytes of a site without data; number of vectors as long as x, roughly
@@ -63,10 +64,23 @@ def examine_data(config: JoinConfig) -> Iterator[Finding]:
         except DataError:
             yield Finding("error", "data", str(error))
             return
+    if said := _encoding(config.data_dir, own.study):
+        yield Finding("ok", "encoding", said)
     if several:
         yield from _labels(label_values(config.data_dir, several))
     yield from _samples(data, len(several), survey, policy)
     yield _needed(data)
+
+
+def _encoding(folder: str, study: Study | None) -> str:
+    """Say in which encoding a table was found to be, if it is not UTF-8."""
+    from edelweiss.datasets.site import file_of
+    from edelweiss.datasets.site.formats import encoding_of
+
+    found = encoding_of(study.place(folder) if study else file_of(folder))
+    if (study and study.encoding) or found in ("", "UTF-8"):
+        return ""
+    return f"read as {found}, for it is not UTF-8; if letters are wrong, name its encoding in a study file"
 
 
 def _plug_ins(policy: Policy) -> Iterator[Finding]:

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 PATIENT = "patient"
-FILES = ("data.csv", "data.parquet", "labels.csv")
+TABLES = ("csv", "csv.gz", "xlsx", "parquet", "dta", "sas7bdat", "sav")
+FILES = (*(f"data.{kind}" for kind in TABLES), "labels.csv")
 
 
 def read_site(
@@ -51,7 +52,7 @@ def read_site(
     Parameters
     ----------
     folder
-        Holds either a table, ``data.csv`` or ``data.parquet``, with numbers in all columns but the label (empty, NaN,
+        Holds either a table, ``data.csv`` or another of `FILES`, with numbers in all columns but the label (empty, NaN,
         NA or ? if missing), or ``labels.csv`` with the columns ``path`` and the label, and the images at these paths.
         Features are sorted by name, so that the order of a site's columns does not matter.
     label
@@ -82,7 +83,7 @@ def read_site(
         file = study.place(folder)
         frame, label, patient = study.table(file), study.label, patient or study.patient
     else:
-        file = _the_file(folder)
+        file = file_of(folder)
         frame = read_table(file)
     if patient is None:
         patient = PATIENT if PATIENT in frame.columns else ""
@@ -217,7 +218,7 @@ def _images(
 
 def label_values(folder: str, names: Sequence[str]) -> dict[str, tuple[int, int, int, int]]:
     """Return how many values of label columns are 1, 0, uncertain and blank, in a folder that `read_site` can read."""
-    frame = read_table(file := _the_file(folder))
+    frame = read_table(file := file_of(folder))
     if file.name == "labels.csv" and "path" in frame:
         frame = frame[~as_text(frame["path"]).duplicated()]  # an image may have a row for each box
     return tally(frame, names)
@@ -226,12 +227,19 @@ def label_values(folder: str, names: Sequence[str]) -> dict[str, tuple[int, int,
 def stamp(folder: str, study: Study | None = None, file: str = "") -> tuple[int, int]:
     """Return the size and modification time of a file, or of a folder's only file; zeros if it cannot be read."""
     with contextlib.suppress(OSError, DataError):
-        status = (as_path(file) if file else study.place(folder) if study else _the_file(folder)).stat()
+        status = (as_path(file) if file else study.place(folder) if study else file_of(folder)).stat()
         return status.st_size, status.st_mtime_ns
     return 0, 0
 
 
-def _the_file(folder: str) -> Path:
+def file_of(folder: str) -> Path:
+    """Return the table, or the list of images, of a hospital's folder.
+
+    Raises
+    ------
+    DataError
+        If there is none, or it is unclear which.
+    """
     if not folder:
         raise DataError.plain("data-dir is empty; the data set 'site' needs the folder of the site's data")
     try:

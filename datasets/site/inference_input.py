@@ -23,6 +23,7 @@ from edelweiss.datasets.image_faults import Faults, Kind
 from edelweiss.datasets.image_file import ImageForm
 from edelweiss.datasets.images import read_images
 from edelweiss.datasets.numbers import LARGEST
+from edelweiss.datasets.site.formats import stream_of
 from edelweiss.datasets.site.header import LOOKED_AT, SEPARATORS, START, no_names, separated, wrong_names
 from edelweiss.datasets.site.images import located
 from edelweiss.datasets.site.table import as_text, looks_like, numbers_in
@@ -134,7 +135,7 @@ class InferenceTable:
         self.file, self.study, self.missing = file, meaning.study, 0
         self.notes: list[str] = []
         self.wrong = Wrong(file)
-        self._parquet = file.suffix == ".parquet"
+        self._parquet = file.suffix == ".parquet" and not self.study  # a study file describes texts
         self._separator = self.study.delimiter if self.study else ","
         self._headless = False  # the study gives the header
         self._first: list[list[str]] = []  # rows after the first line
@@ -181,14 +182,12 @@ class InferenceTable:
         if self._parquet:
             from pyarrow import parquet
 
-            if self.study:
-                raise ValueError("the model's study file describes tables in text, and this is a Parquet file")
             return [str(name).strip() for name in parquet.ParquetFile(self.file).schema_arrow.names]
-        with self.file.open("rb") as file:
-            if kind := looks_like(file.read(1024)):
-                raise ValueError(f"it is {kind}")
         with self._opened() as stream:
-            form = separated(stream.read(START), self._separator)
+            start = stream.read(START)
+        if kind := looks_like(start.encode()):
+            raise ValueError(f"it is {kind}")
+        form = separated(start, self._separator)
         if form:
             here = SEPARATORS.get(self._separator, repr(self._separator))
             points = f", and {'a decimal comma' if self.study and self.study.decimal == ',' else 'decimal points'}"
@@ -250,7 +249,7 @@ class InferenceTable:
     # ------------------------------------------------------------------ the rows
 
     def _opened(self) -> io.TextIOWrapper:
-        return self.file.open("r", encoding="utf-8-sig", newline="")
+        return stream_of(self.file, self.study.form if self.study else None)
 
     def _lines(self, stream: io.TextIOWrapper) -> Iterator[list[str]]:
         return csv.reader(bounded(stream), delimiter=self._separator, strict=True)

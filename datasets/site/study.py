@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edelweiss.common import hint, numbers, repeated
-from edelweiss.common.files import as_path, read_file, reason
+from edelweiss.common.files import as_path, reason
 from edelweiss.datasets.errors import DataError, examples
 from edelweiss.datasets.numbers import MISSING, TRUTH, canonical
+from edelweiss.datasets.site.formats import Form, text_of
 from edelweiss.datasets.site.header import START, separated
 from edelweiss.datasets.site.table import looks_like
 
@@ -87,6 +88,9 @@ class Study:
     file: str = "data.csv"  # name of the table in a hospital's folder, or a pattern that matches one file
     delimiter: str = ","  # between values
     decimal: str = "."  # within numbers
+    encoding: str = ""  # of text; empty: found
+    sheet: str = ""  # of a workbook; empty: its only one
+    header_row: int = 1  # of a sheet
     header: tuple[str, ...] = ()  # names of all columns in order, for tables without a header; empty: the first line
     missing: tuple[str, ...] = MISSING[1:]  # texts for a missing value, unless a word of the category; "" always is
     patient: str = ""  # column with the patient ids; empty: none
@@ -135,6 +139,11 @@ class Study:
         """Return the columns that are read."""
         return [column.name for column in self.columns] + [self.label, *([self.patient] if self.patient else [])]
 
+    @property
+    def form(self) -> Form:
+        """How the file is written."""
+        return Form(self.delimiter, self.decimal, self.encoding, self.sheet, self.header_row)
+
     # ------------------------------------------------------------------ steps
 
     def _frame(self, file: Path) -> pd.DataFrame:
@@ -142,21 +151,23 @@ class Study:
         import pandas as pd
 
         try:
-            data = read_file(file)
+            data = text_of(file, self.form)
             if kind := looks_like(data):
                 raise ValueError(f"it is {kind}")
-            with io.TextIOWrapper(io.BytesIO(data), encoding="utf-8-sig", newline="") as stream:
+            with io.TextIOWrapper(io.BytesIO(data), encoding="utf-8", newline="") as stream:
                 lines = csv.reader(stream, delimiter=self.delimiter, strict=True)
                 rows = [(lines.line_num, [value.strip() for value in line]) for line in lines if any(line)]
+        except DataError:
+            raise
         except (OSError, ValueError, csv.Error) as error:
-            text = f"{file} cannot be read: {reason(error)}; it must be UTF-8 text separated by {self.delimiter!r}"
+            text = f"{file} cannot be read: {reason(error)}; it must be text separated by {self.delimiter!r}"
             raise DataError(text, "the table cannot be read") from error
         header = list(self.header)
         if rows and header in ([], rows[0][1]):
             header = rows.pop(0)[1]
         if not rows:
             raise DataError(f"{file} has no rows", "the table has no rows")
-        form = separated(data[:START].decode("utf-8-sig", "replace"), self.delimiter)
+        form = separated(data[:START].decode("utf-8", "replace"), self.delimiter)
         if form and (len(header) == 1 or any(len(values) != len(header) for _, values in rows)):
             raise DataError(
                 f"{file}: {form}, but the study says {self.delimiter!r}: write {form.keys} there",

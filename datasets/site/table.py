@@ -20,6 +20,7 @@ from edelweiss.datasets.errors import DataError, examples
 from edelweiss.datasets.labels import as_label, split_names
 from edelweiss.datasets.numbers import LARGEST, MISSING, TRUTH, canonical, is_number
 from edelweiss.datasets.site.data_warnings import DataWarnings
+from edelweiss.datasets.site.formats import text_of
 from edelweiss.datasets.site.header import LOOKED_AT, START, no_names, separated, wrong_names
 from edelweiss.datasets.source import Ints
 
@@ -34,22 +35,21 @@ _ALLOWED = "0/1, -1/+1, no/yes or false/true"
 
 
 def read_table(file: Path) -> pd.DataFrame:
-    """Read a table: a CSV file as text, a parquet file with its own types."""
+    """Read a table as text, see `formats.text_of`; a parquet file with its own types."""
     import pandas as pd
 
-    written_as_text = file.suffix == ".csv"
+    written_as_text = file.suffix != ".parquet"
     try:
-        data = read_file(file)
         if written_as_text:
-            _check_lines(file, data)
+            _check_lines(file, data := text_of(file))
             # As text, because pandas silently turns a column with one bad value into objects.
-            frame = pd.read_csv(io.BytesIO(data), dtype=str, keep_default_na=False, encoding="utf-8-sig")
+            frame = pd.read_csv(io.BytesIO(data), dtype=str, keep_default_na=False)
         else:
-            frame = _parquet(file, data)
+            frame = _parquet(file, read_file(file))
     except DataError:
         raise
     except Exception as error:  # pandas, Arrow and codecs raise many kinds on a damaged file
-        mend = "it must be UTF-8 text separated by commas" if written_as_text else "write it again as a Parquet file"
+        mend = "it must be text separated by commas" if written_as_text else "write it again as a Parquet file"
         text = f"{file} cannot be read: {reason(error)}; {mend}"
         raise DataError(text, f"{file.name} cannot be read") from error
     frame.columns = pd.Index([str(name).strip() for name in frame.columns])
@@ -67,13 +67,10 @@ def looks_like(data: bytes) -> str:
         b"<": "HTML or XML",
         b"{": "JSON",
         b"[": "JSON",
-        b"PK\3\4": "a zip file, such as an Excel workbook",
+        b"PK\3\4": "a zip file; an Excel workbook is called .xlsx",
         b"\xd0\xcf\x11\xe0": "an old Excel workbook",
         b"PAR1": "a Parquet file",
-        b"\x1f\x8b": "packed with gzip",
         b"%PDF": "a PDF file",
-        b"\xff\xfe": "UTF-16 text",
-        b"\xfe\xff": "UTF-16 text",
     }
     return next((kind for mark, kind in kinds.items() if start.startswith(mark)), "")
 
@@ -103,9 +100,9 @@ def _parquet(file: Path, data: bytes) -> pd.DataFrame:
 def _check_lines(file: Path, data: bytes) -> None:
     """Reject what pandas silently repairs: lines of another length, and duplicate column names."""
     if kind := looks_like(data):
-        text = f"{file} is {kind}; it must be UTF-8 text separated by commas"
+        text = f"{file} is {kind}; it must be text separated by commas"
         raise DataError(text, f"{file.name} is {kind}, not a text table")
-    with io.TextIOWrapper(io.BytesIO(data), encoding="utf-8-sig", newline="") as stream:
+    with io.TextIOWrapper(io.BytesIO(data), encoding="utf-8", newline="") as stream:
         lines = csv.reader(stream)
         header, rows, ragged = next(lines, []), list[list[str]](), list[str]()
         for row in lines:
@@ -115,7 +112,7 @@ def _check_lines(file: Path, data: bytes) -> None:
                 rows.append(row)
     if not header:
         raise DataError(f"{file} is empty; its first line must name the columns", f"{file.name} is empty")
-    if form := separated(data[:START].decode("utf-8-sig", "replace"), ","):
+    if form := separated(data[:START].decode("utf-8", "replace"), ","):
         points = " and with decimal points" * form.commas
         raise DataError(
             f"{file}: {form}: save it with commas between the values{points}, or let a study file describe it, with "

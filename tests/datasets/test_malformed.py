@@ -82,8 +82,7 @@ def test_no_value_at_all_is_nothing_to_learn_from(tmp_path: Path) -> None:
         (b'\n {"a": [1], "label": [0]}\n', "JSON"),
         (b"\xef\xbb\xbf[1, 2]", "JSON"),
         (b"PK\3\4" + bytes(100), "Excel"),
-        (gzip.compress(b"a,label\n1,0\n", mtime=0), "gzip"),
-        ("a,label\n1,0\n".encode("utf-16"), "UTF-16"),
+        (gzip.compress(b"a,label\n1,0\n", mtime=0)[:-9], "cannot be read"),
     ],
 )
 def test_a_file_that_is_no_table_says_what_it_is(tmp_path: Path, content: bytes, is_: str) -> None:

@@ -1,0 +1,147 @@
+"""Tables as hospitals have them: whatever the file's format, the same patients are read; by `predict`, too."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+import openpyxl
+import pandas as pd
+import pyreadstat
+import pytest
+import torch
+
+from edelweiss.config import ConfigError
+from edelweiss.config.study import parse
+from edelweiss.datasets import DataError
+from edelweiss.datasets.site import read_site
+from edelweiss.datasets.site.formats import encoding_of
+from edelweiss.datasets.source import Source
+from tests.said import has
+
+FRAME = pd.DataFrame({"age": [61, 48, 75, 52], "größe": [1.625, 1.8, np.nan, 1.75], "label": [1, 0, 1, 0]})
+STUDY = {"label": {"column": "label", "negative": ["0"], "positive": ["1"]}, "columns": {"age": {}, "größe": {}}}
+
+
+def text(separator: str = ",", decimal: str = ".") -> str:
+    return FRAME.to_csv(index=False, sep=separator, decimal=decimal, lineterminator="\n")
+
+
+def written(how: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / "data.csv").write_bytes(text().encode(how))
+
+
+def spss(folder: Path) -> None:
+    pyreadstat.write_sav(FRAME, str(folder / "data.sav"))
+
+
+FILES: dict[str, Callable[[Path], object]] = {
+    "UTF-8": written("utf-8"),
+    "UTF-8 with a mark": written("utf-8-sig"),
+    "UTF-16": written("utf-16"),
+    "Latin-1": written("latin-1"),
+    "Windows-1252": written("cp1252"),
+    "gzip": lambda folder: (folder / "data.csv.gz").write_bytes(gzip.compress(text().encode())),
+    "Excel": lambda folder: FRAME.to_excel(folder / "data.xlsx", index=False),
+    "Parquet": lambda folder: FRAME.to_parquet(folder / "data.parquet"),
+    "Stata": lambda folder: FRAME.to_stata(folder / "data.dta", write_index=False, version=118),
+    "SPSS": spss,
+}
+
+
+def same(first: Source, second: Source) -> bool:
+    inputs = torch.equal(torch.nan_to_num(first.inputs, nan=-1), torch.nan_to_num(second.inputs, nan=-1))
+    return inputs and first.features == second.features and np.array_equal(first.classes, second.classes)
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Source:
+    folder = tmp_path_factory.mktemp("plain")
+    FILES["UTF-8"](folder)
+    return read_site(str(folder), "label", True)
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_every_format_is_the_same_table(tmp_path: Path, kind: str, plain: Source) -> None:
+    FILES[kind](tmp_path)
+    read = read_site(str(tmp_path), "label", True)
+    assert same(read, plain)
+    assert (read.row_ids == plain.row_ids).all(), "a patient is the same one in whatever file"
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_and_so_it_is_by_a_study_file(tmp_path: Path, kind: str, plain: Source) -> None:
+    FILES[kind](tmp_path)
+    study = parse("study.toml", STUDY | {"file": "data.*"})
+    assert same(read_site(str(tmp_path), "", True, study=study), plain)
+
+
+def test_the_delimiter_and_decimal_mark_of_a_study_are_those_of_its_texts_only(tmp_path: Path, plain: Source) -> None:
+    study = parse("study.toml", STUDY | {"file": "data.*", "delimiter": ";", "decimal": ","})
+    for kind in ("text", "Excel", "SPSS"):
+        folder = tmp_path / kind
+        folder.mkdir()
+        if kind == "text":
+            (folder / "data.csv").write_text(text(";", ","))
+        else:
+            FILES[kind](folder)
+        assert same(read_site(str(folder), "", True, study=study), plain), kind
+
+
+@pytest.mark.parametrize(("kind", "said"), [("UTF-16", "UTF-16"), ("Latin-1", "Windows-1252"), ("UTF-8", "UTF-8")])
+def test_an_encoding_that_was_found_is_named(tmp_path: Path, kind: str, said: str) -> None:
+    FILES[kind](tmp_path)
+    assert encoding_of(tmp_path / "data.csv") == said
+
+
+def test_a_workbook_of_several_sheets_needs_a_name(tmp_path: Path, plain: Source) -> None:
+    with pd.ExcelWriter(tmp_path / "data.xlsx") as book:
+        pd.DataFrame({"read": ["me"]}).to_excel(book, sheet_name="notes", index=False)
+        FRAME.to_excel(book, sheet_name="patients", index=False, startrow=2)
+    with pytest.raises(DataError, check=has(key="sheet")):
+        read_site(str(tmp_path), "label", True)
+    named = STUDY | {"file": "data.xlsx", "sheet": "patients", "header-row": 3}
+    assert same(read_site(str(tmp_path), "", True, study=parse("study.toml", named)), plain)
+    with pytest.raises(DataError, check=has(key="sheet", value="none")):
+        read_site(str(tmp_path), "", True, study=parse("study.toml", named | {"sheet": "none"}))
+
+
+def test_dates_and_merged_cells_of_a_workbook_are_named(tmp_path: Path) -> None:
+    book = openpyxl.Workbook()
+    sheet = book.active
+    assert sheet is not None
+    for row in (["age", "seen", "label"], [61, datetime(2026, 3, 1), 1], [48, datetime(2026, 3, 2), 0]):
+        sheet.append(row)
+    book.save(tmp_path / "data.xlsx")
+    with pytest.raises(DataError, match="2026-03-01"):
+        read_site(str(tmp_path), "label", True)
+    sheet.merge_cells("A2:A3")
+    book.save(tmp_path / "data.xlsx")
+    with pytest.raises(DataError, match="A2:A3"):
+        read_site(str(tmp_path), "label", True)
+
+
+@pytest.mark.parametrize("name", ["data.rds", "data.RData", "data.arff", "data.xls"])
+def test_what_is_not_read_is_named_with_what_converts_it(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"x")
+    with pytest.raises(DataError, match=name):
+        read_site(str(tmp_path), "", True, study=parse("study.toml", STUDY | {"file": name}))
+
+
+@pytest.mark.parametrize("name", ["data.xlsx", "data.dta", "data.sas7bdat", "data.sav", "data.parquet", "data.csv.gz"])
+@pytest.mark.parametrize("content", [b"", b"\x1f\x8b" + bytes(30), b"PK\3\4" + bytes(30)])
+def test_a_damaged_file_is_named(tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=name):
+        read_site(str(tmp_path), "label", True)
+
+
+def test_an_encoding_that_is_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, check=lambda error: error.keys == ["encoding"]):
+        parse("study.toml", STUDY | {"encoding": "latin-nine"})
+    (tmp_path / "data.csv").write_bytes(text().encode("utf-16"))
+    with pytest.raises(DataError, match="encoding"):
+        read_site(str(tmp_path), "", True, study=parse("study.toml", STUDY | {"encoding": "ascii"}))
