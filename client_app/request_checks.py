@@ -95,25 +95,25 @@ def _header(
 
 def _wrong_config(config: Mapping[str, Any], run: RunConfig, gives_evidence: bool, *, last: bool) -> list[str]:
     """Return the errors in a message's header."""
-    told = {key: value for key, value in config.items() if key not in SUMMARY_KEYS}
+    header = {key: value for key, value in config.items() if key not in SUMMARY_KEYS}
     schema, labels = _message(run, last), max(1, len(run.several))
-    if last and "merged" in told and gives_evidence and run.compare_with and not run.personalised:
+    if last and "merged" in header and gives_evidence and run.compare_with and not run.personalised:
         schema = Schema({**schema, "merged": several(binary(ENTRY), (4 * labels,))})
-    if wrong := record_errors(told, schema):
+    if wrong := record_errors(header, schema):
         return wrong
-    taking_place = tuple(phases_of(run.strategy, told["round"], run.rounds, told["sites"]))
+    taking_place = tuple(phases_of(run.strategy, header["round"], run.rounds, header["sites"]))
     phases = run.strategy.phases[-1:] if last else taking_place
-    if told["phase"] not in phases:
-        wrong.append(f"phase = {shown(told['phase'])}: must be one of {', '.join(map(repr, phases))}")
-    elif told.get("evaluate") and told["phase"] != phases[0]:  # of one model in a round is told
+    if header["phase"] not in phases:
+        wrong.append(f"phase = {shown(header['phase'])}: must be one of {', '.join(map(repr, phases))}")
+    elif header.get("evaluate") and header["phase"] != phases[0]:  # a round evaluates one model
         wrong.append(f"evaluate = True: a round is evaluated in its first phase, {phases[0]!r}")
-    if not is_file_name(told["name"]):
-        wrong.append(f"name = {shown(told['name'])}: must be a name that a file can have")
-    if told["committed"] > told["round"]:
-        wrong.append(f"committed = {told['committed']}: must be at most round = {told['round']}")
-    if told["site"] >= told["sites"]:
-        wrong.append(f"site = {told['site']}: must be below sites = {told['sites']}")
-    return wrong + (merged_problems(told["merged"]) if "merged" in told else [])
+    if not is_file_name(header["name"]):
+        wrong.append(f"name = {shown(header['name'])}: must be a name that a file can have")
+    if header["committed"] > header["round"]:
+        wrong.append(f"committed = {header['committed']}: must be at most round = {header['round']}")
+    if header["site"] >= header["sites"]:
+        wrong.append(f"site = {header['site']}: must be below sites = {header['sites']}")
+    return wrong + (merged_problems(header["merged"]) if "merged" in header else [])
 
 
 @PROCESS_CACHE.latest
