@@ -74,7 +74,7 @@ def test_what_cannot_be_private_is_refused_with_the_way_out(keys: dict[str, Any]
     assert any(named in line for line in caught.value.problems)
 
 
-def test_every_algorithm_that_is_left_plans_its_run() -> None:
+def test_the_noise_of_a_plan_costs_what_the_run_may_cost() -> None:
     run = parsed(algorithm="fmgda")
     cost = price(run, 2, 200)
     assert epsilon(cost.curve, run.dp_delta) <= run.dp_epsilon
@@ -107,6 +107,10 @@ def test_a_run_repeats_to_the_bit_with_any_number_of_workers_and_states_what_it_
         assert site["tight-epsilon"] < site["epsilon"] <= 8.0
     for line in first.metrics:
         assert not line.get("sites") or not any("auroc" in one for one in dict(line["sites"]).values())
+
+
+def test_private_clients_are_taken_one_by_one_in_a_run_with_stacks(tmp_path: Path) -> None:
+    assert [line["round"] for line in run_of(tmp_path, stack=2).metrics] == [1, 2]
 
 
 def test_another_clip_or_seed_is_another_question(tmp_path: Path) -> None:
