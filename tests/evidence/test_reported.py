@@ -80,6 +80,7 @@ def test_a_record_is_read_as_it_was_written() -> None:
         ({"other-negative-scores": b""}, ""),
         ({"group-name": ["f"]}, "group-…"),
         ({"group-positives": [7, 3], "group-true-negatives": [0, 2]}, "group-auroc"),
+        ({"group-positives": [0, 3], "group-true-positives": [0, 0]}, "group-auroc"),
         ({"group-positives": [8, 3]}, "group-n"),
         ({"group-n": [13, 5]}, "group-n"),
         ({"group-true-positives": [4, 0]}, "group-true-…"),
