@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -149,6 +150,18 @@ def test_stages_divide_the_step_and_leave_the_momentum() -> None:
     strategy = FCSGM(local_steps=STEPS, lr=0.05, beta=0.3, **stages)  # type: ignore[arg-type]
     expected = reference.fcsg_m(game, ROUNDS, STEPS, 0.05, 0.3, EQUAL, shrink=lambda r: 0.5 ** ((r - 1) // 2))
     agree(run(strategy, game), expected)
+
+
+@pytest.mark.parametrize("kind", [FCSG, FCSGM, AccFCSGM, LocalSCGD, LocalSCGDM])
+def test_a_stage_with_half_the_rate_takes_the_steps_of_half_the_step_size(kind: Any) -> None:
+    game, ends = CompositionGame(K), []
+    for lr, rate in ((0.04, 0.5), (0.02, 1.0), (0.04, 1.0)):
+        strategy = kind(local_steps=STEPS, lr=lr)
+        context = replace(strategy.context(1, ROUNDS, "train", K), rate=rate)
+        sent = {"x": torch.from_numpy(game.x.copy())}
+        ends.append(strategy.local_update(sent, {}, CompositionOracle(game, 0, 1), context)[0]["x"])
+    assert torch.equal(ends[0], ends[1])
+    assert not torch.equal(ends[0], ends[2])
 
 
 @pytest.mark.slow
