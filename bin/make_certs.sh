@@ -13,8 +13,9 @@
 #   public/<hospital>.crt      the certificate for it, which the hospital shows to the coordinator
 #   operator.crt, .key         what the coordinator's own commands show at the port that takes jobs
 #
-# What exists is kept, so a hospital can be added later. A --host that the certificate does not name yet is added to
-# it: the same authority signs a new one. For production a hospital makes its own key, and sends only the public half:
+# What exists is kept, so a hospital can be added later; a certificate with less than 60 days left is signed anew, for
+# the same key. A --host that the certificate does not name yet is added to it: the same authority signs a new one. For
+# production a hospital makes its own key, and sends only the public half:
 #   ssh-keygen -t ecdsa -b 384 -N "" -C hospital-a -f hospital-a.key
 # Copy that to certificates/public/hospital-a.pub, call this script, and send public/hospital-a.crt back.
 set -euo pipefail
@@ -42,6 +43,7 @@ done
 umask 077 # private keys are the owner's alone
 mkdir -p "${OUT:=certificates}/public"
 cd "$OUT"
+lasts() { openssl x509 -in "$1" -noout -checkend $((60 * 86400)) >/dev/null 2>&1; } # false, too, if there is none
 new_key() { openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-384 -out "$1"; }
 
 if [[ ! -e ca.crt ]]; then
@@ -56,7 +58,7 @@ if [[ -e superlink.crt ]]; then
         grep -oE '(DNS|IP Address):[^, ]+' | sed 's/^IP Address/IP/' | sort)
 fi
 readarray -t names < <(printf '%s\n' "${names[@]}" "${named[@]}" | sort -u | grep .)
-if [[ "${names[*]}" != "${named[*]}" ]]; then
+if [[ "${names[*]}" != "${named[*]}" ]] || ! lasts superlink.crt; then
     [[ -e ca.key ]] || { echo "superlink.crt is to name ${names[*]}: bring ca.key back to $PWD to sign it" >&2; exit 1; }
     openssl req -new -key superlink.key -sha384 -subj "/CN=superlink" |
         openssl x509 -req -CA ca.crt -CAkey ca.key -CAcreateserial -sha384 -days 825 \
@@ -72,14 +74,14 @@ for hospital in "${hospitals[@]}"; do
     [[ -e "$hospital.key" || -e public/$hospital.pub ]] || ssh-keygen -q -t ecdsa -b 384 -N "" -C "$hospital" -f "$hospital.key"
     [[ ! -e "$hospital.key.pub" ]] || mv "$hospital.key.pub" "public/$hospital.pub"
 done
-if [[ ! -e operator.crt ]]; then # signed by itself: what the authority signs is for hospitals
-    new_key operator.key
+if ! lasts operator.crt; then # signed by itself: what the authority signs is for hospitals
+    [[ -e operator.key ]] || new_key operator.key
     openssl req -x509 -new -key operator.key -sha384 -days 825 -subj "/CN=operator" -out operator.crt
 fi
 for public in public/*.pub; do
     hospital=$(basename "$public" .pub)
     key=$(ssh-keygen -e -m PKCS8 -f "$public")
-    [[ ! -e public/$hospital.crt || $(openssl x509 -in "public/$hospital.crt" -noout -pubkey) != "$key" ]] || continue
+    ! lasts "public/$hospital.crt" || [[ $(openssl x509 -in "public/$hospital.crt" -noout -pubkey) != "$key" ]] || continue
     [[ -e ca.key ]] || { echo "public/$hospital.crt is to be signed: bring ca.key back to $PWD to sign it" >&2; exit 1; }
     openssl x509 -new -force_pubkey <(echo "$key") -subj "/CN=$hospital" -sha384 -days 825 \
         -CA ca.crt -CAkey ca.key -CAcreateserial -extfile <(echo extendedKeyUsage=clientAuth) -out "public/$hospital.crt"

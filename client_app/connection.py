@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, Field
@@ -128,7 +129,7 @@ def read_certificate(file: str, key: EllipticCurvePrivateKey) -> bytes | None:
     Raises
     ------
     ConfigError
-        If there is none in it, or it is for another key.
+        If there is none in it, it is for another key, or it has expired.
     """
     from cryptography.x509 import load_pem_x509_certificate
 
@@ -136,13 +137,15 @@ def read_certificate(file: str, key: EllipticCurvePrivateKey) -> bytes | None:
         return None
     try:
         pem = read_file(file, TEXT)
-        own = load_pem_x509_certificate(pem).public_key() == key.public_key()
+        certificate = load_pem_x509_certificate(pem)
     except OSError as error:
         raise ConfigError("join", [f"certificate: {shorter(file)} cannot be read: {reason(error)}"]) from None
     except ValueError:
         raise ConfigError("join", [f"certificate: {file} holds no certificate in PEM"]) from None
-    if not own:
+    if certificate.public_key() != key.public_key():
         raise ConfigError("join", [f"certificate: {file} is for another key than key: send the coordinator this one's"])
+    if (end := certificate.not_valid_after_utc) < datetime.now(UTC):
+        raise ConfigError("join", [f"certificate: {file} ended on {end:%Y-%m-%d}: get another from the coordinator"])
     return pem
 
 

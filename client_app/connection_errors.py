@@ -47,7 +47,8 @@ FAILURES = (
     ("timed? ?out|deadline|unreachable|no route", "{address} does not answer: a firewall may be in between"),
     (
         "socket closed|connection reset|broken pipe|goaway|handshak|recvmsg",
-        "the coordinator closed the connection; if this persists, one side uses TLS and the other does not",
+        "the coordinator closed the connection; if this persists, it asks for this site's certificate, which is not "
+        "named as certificate, has expired or is another authority's; or one side uses TLS and the other does not",
     ),
 )
 """Patterns of gRPC's error messages, with explanations; the first match counts."""

@@ -106,18 +106,21 @@ def _tls(config: JoinConfig, host: str) -> Iterator[Finding]:
     except OSError as error:
         yield Finding("error", "TLS", f"the connection was lost: {error}")
         return
-    yield _until(certificate)
+    text = "the coordinator's certificate is signed by the authority and is for its name"
+    yield _until(certificate, "TLS", text)
 
 
-def _until(certificate: Certificate) -> Finding:
+def _until(certificate: Certificate, about: str, text: str) -> Finding:
     days = (certificate.not_valid_after_utc - datetime.now(UTC)).days
-    text = f"the coordinator's certificate is signed by the authority and is for its name, for {days} days more"
+    text = f"{text}, for {days} days more"
     if days < SOON:
-        return Finding("warning", "TLS", f"{text}: the coordinator must issue a new one")
-    return Finding("ok", "TLS", text)
+        return Finding("warning", about, f"{text}: the coordinator must issue a new one")
+    return Finding("ok", about, text)
 
 
 def _key(config: JoinConfig, *, connects: bool) -> Iterator[Finding]:
+    from cryptography.x509 import load_pem_x509_certificate
+
     if not config.key:
         yield Finding("error", "key", "none: set key to the file of this site's private key")
         return
@@ -129,6 +132,8 @@ def _key(config: JoinConfig, *, connects: bool) -> Iterator[Finding]:
         return
     if Path(config.key).expanduser().stat().st_mode & 0o077:
         yield Finding("warning", "key", f"others on this machine can read {config.key}: chmod 600 {config.key}")
+    if certificate:
+        yield _until(load_pem_x509_certificate(certificate), "key", "this site's certificate is for its key")
     if not connects:
         return
 

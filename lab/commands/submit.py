@@ -115,4 +115,6 @@ def run_at(connection: Connection, run_config: Mapping[str, Value]) -> int:
         print(f"results: {found[-1]}{here}")
     if not outcome.ok:
         print(f"error: {outcome.why}", file=sys.stderr)
+        if "is unavailable" in outcome.log and connection.root_certificates and CERTIFICATE not in environment:
+            print("if this SuperLink lets in its operator only: name --certificate and --key", file=sys.stderr)
     return 0 if outcome.ok else 1

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import subprocess
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ec import SECP384R1, EllipticCurvePrivateKey, generate_private_key
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509 import CertificateBuilder, Name, NameAttribute
+from cryptography.x509.oid import NameOID
 
-from edelweiss.client_app.connection import JoinConfig, read_certificates, read_key
+from edelweiss.client_app.connection import JoinConfig, read_certificate, read_certificates, read_key
 from edelweiss.common import ConfigError
 from tests.said import has
 
@@ -44,6 +50,24 @@ def test_other_files_are_refused(tmp_path: Path, read: object) -> None:
     for name in ("empty", "binary", "text", "missing", "."):
         with pytest.raises(ConfigError, check=has(tmp_path / name)):
             read(str(tmp_path / name))
+
+
+def certified(folder: Path, key: EllipticCurvePrivateKey, days: float) -> str:
+    """Write a certificate for a key that ends so many days from now."""
+    name, now = Name([NameAttribute(NameOID.COMMON_NAME, "here")]), datetime.now(UTC)
+    made = CertificateBuilder(name, name, key.public_key(), 1, now - timedelta(99), now + timedelta(days))
+    file = folder / "it.crt"
+    file.write_bytes(made.sign(key, SHA256()).public_bytes(Encoding.PEM))
+    return str(file)
+
+
+def test_the_sites_certificate_is_for_its_key_and_has_not_expired(tmp_path: Path) -> None:
+    key, other = generate_private_key(SECP384R1()), generate_private_key(SECP384R1())
+    assert read_certificate(certified(tmp_path, key, 1), key)
+    for owner, days in ((other, 1), (key, -1)):
+        file = certified(tmp_path, owner, days)
+        with pytest.raises(ConfigError, check=has("certificate", file, "coordinator")):
+            read_certificate(file, key)
 
 
 def test_options_count_more_than_the_file_whose_rules_are_left_alone(tmp_path: Path) -> None:

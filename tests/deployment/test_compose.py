@@ -8,12 +8,15 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
 import pytest
+from cryptography.x509 import Certificate, SubjectAlternativeName, load_pem_x509_certificate
 from safetensors.numpy import load_file
 
+from bin.run import REPO
 from edelweiss.client_app.audit import Audit
 from edelweiss.client_app.connection import read_certificate, read_key
 from edelweiss.common import Value
@@ -130,6 +133,31 @@ def test_a_hospital_that_brings_its_own_public_key_gets_a_certificate_for_it(tmp
         make_certificates(tmp_path, "hospital-z")
         assert read_certificate(str(tmp_path / "public" / "hospital-z.crt"), read_key(str(key)))
         assert not (tmp_path / "hospital-z.key").exists()
+
+
+def test_certificates_are_renewed_before_they_end_and_keys_stay(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    text = (REPO / "bin" / "make_certs.sh").read_text()
+    (tmp_path / "bin" / "of_ten_days.sh").write_text(text.replace("-days 825", "-days 10"))
+    environment = os.environ | {"OUT": str(tmp_path)}
+    subprocess.run(["bash", str(tmp_path / "bin" / "of_ten_days.sh")], env=environment, check=True, capture_output=True)
+    files = [tmp_path / name for name in ("superlink.crt", "operator.crt", "public/hospital-a.crt")]
+    due = [load_pem_x509_certificate(file.read_bytes()) for file in files]
+    make_certificates(tmp_path)
+    for file, old in zip(files, due, strict=True):
+        new = load_pem_x509_certificate(file.read_bytes())
+        assert new.not_valid_after_utc - old.not_valid_after_utc > timedelta(days=800), file
+        assert new.public_key() == old.public_key()
+        if file.name == "superlink.crt":
+            assert names(new) == names(old)
+    kept = [file.read_bytes() for file in files]
+    make_certificates(tmp_path)
+    assert [file.read_bytes() for file in files] == kept
+
+
+def names(certificate: Certificate) -> list[str]:
+    named = certificate.extensions.get_extension_for_class(SubjectAlternativeName).value
+    return sorted(str(name.value) for name in named)
 
 
 @pytest.mark.deployments

@@ -204,6 +204,30 @@ PROBE = """
 """
 
 
+def test_a_stranger_in_a_hospitals_place_gets_nowhere(engine: Engine) -> None:
+    """Without its certificate nothing is taken, 600 MB included; nor at the port for jobs without the operator's."""
+    before = memory(engine, "superlink")
+    assert python(engine, HOSPITALS[0], STRANGER).split() == ["refused"]
+    assert memory(engine, "superlink") - before < 100e6
+    jobs = "docker compose run --rm {} flower list"
+    assert engine.tried(jobs.format("-e EDELWEISS_OPERATOR_CERTIFICATE=")).returncode
+    engine(jobs.format(""))
+
+
+STRANGER = """
+    import socket, ssl
+    context = ssl.create_default_context(cafile="/run/secrets/ca")
+    context.set_alpn_protocols(["h2"])
+    with context.wrap_socket(socket.create_connection(("superlink", 9092)), server_hostname="superlink") as connection:
+        try:
+            for _ in range(600):
+                connection.sendall(bytes(10**6))
+            print("taken")
+        except OSError:
+            print("refused")
+"""
+
+
 @pytest.mark.parametrize("name", HOSPITALS)
 def test_a_hospital_has_no_privileges_and_writes_to_its_state_and_memory_only(engine: Engine, name: str) -> None:
     lines = engine(f"docker compose exec -T {name} cat /proc/1/status").splitlines()
@@ -275,7 +299,8 @@ def test_they_train_though_a_hospital_is_stopped_and_started_between_two_rounds(
     assert len(set(engine.numbers(victim))) == 1, "its key makes it the same hospital"
     for name in HOSPITALS:  # a query, ten rounds and the last evaluation, over the restart
         audit = engine(f"docker compose exec -T {name} edelweiss-site audit --state-dir=/state")
-        assert len(engine(f"docker compose exec -T {name} cat /state/audit.jsonl").splitlines()) == 2 * 12, audit
+        lines = engine(f"docker compose exec -T {name} cat /state/audit.jsonl")
+        assert len(re.findall(r'"way":"(?:in|out)"', lines)) == 2 * 12, audit
     engine(RESULTS)
     [folder] = (engine.folder / "results" / "runs").iterdir()
     rounds, expected = untimed(folder), untimed(quiet.folder)
@@ -312,6 +337,12 @@ def test_a_hospital_can_withdraw_and_join_again_with_a_new_key(engine: Engine) -
     engine(f"docker compose up -d {name}")
     engine.until(lambda: bool(engine.numbers(name)), name)
     assert engine.numbers(name) != [number]
+
+
+def memory(engine: Engine, service: str) -> int:
+    """Return the most memory that a process of a service has had, in bytes."""
+    told = engine(f"docker compose exec -T {service} sh -c 'cat /proc/[0-9]*/status'")
+    return 1024 * max(map(int, re.findall(r"VmHWM:\s+(\d+)", told)))
 
 
 def python(engine: Engine, hospital: str, program: str, *arguments: str) -> str:

@@ -20,7 +20,7 @@ from flwr.proto.fleet_pb2_grpc import FleetStub
 
 from bin.run import free_port
 from edelweiss.client_app.connection import read_key
-from edelweiss.client_app.fleet import connected, public_half
+from edelweiss.client_app.fleet import connected, introduced, public_half
 from edelweiss.lab.submission import flower_environment, started
 from edelweiss.server_app.control import CERTIFICATE, KEY
 from tests.deployment.host import SERVICES, Host
@@ -29,6 +29,8 @@ from tests.deployment.processes import Guarded, until
 pytestmark = pytest.mark.deployments
 
 BIG = 600 * 10**6  # bytes
+DOORS = ["--insecure", "--enable-supernode-auth", "FLWR_INTERNAL_GRPC_CONTROL_API", CERTIFICATE]
+FILES = {"ca-cert": "ca.crt", "cert": "superlink.crt", "key": "superlink.key"}
 VICTIM, NEIGHBOUR = "hospital-a", "hospital-b"
 
 
@@ -88,6 +90,8 @@ def test_a_stranger_gets_no_connection(host: Host, certificates: Path) -> None:
     stranger = generate_private_key(SECP384R1())
     for signs in (stranger, victim):  # not even with the victim's key, as long as its certificate is not shown
         assert refusal(port, credentials(certificates), signs, public_half(victim)) is grpc.StatusCode.UNAVAILABLE
+    said = introduced(f"127.0.0.1:{port}", (certificates / "ca.crt").read_bytes(), victim, None, known=False)
+    assert "this site's certificate" in said, "a hospital that has not named its certificate is told so"
 
 
 def test_a_neighbour_acts_for_nobody_else(host: Host, certificates: Path) -> None:
@@ -110,6 +114,23 @@ def test_a_large_request_is_not_taken(host: Host, certificates: Path) -> None:
     assert memory(host) - before < BIG / 4
 
 
+def test_a_superlink_does_not_start_with_a_door_open(certificates: Path, tmp_path: Path) -> None:
+    tls = [f"--ssl-{kind}file={certificates}/{file}" for kind, file in FILES.items()]
+    operator = {CERTIFICATE: str(certificates / "operator.crt")}
+    nowhere = {CERTIFICATE: str(tmp_path / "nowhere.crt"), "FLWR_INTERNAL_GRPC_CONTROL_API": "1"}
+    for options, variables, named in (
+        (["--insecure"], operator, ["--insecure", "--enable-supernode-auth"]),
+        ([*tls, "--fleet-api-type=grpc-adapter"], {}, ["--enable-supernode-auth", CERTIFICATE]),
+        ([*tls, "--enable-supernode-auth"], nowhere, list(nowhere)),
+    ):
+        command = ["edelweiss-superlink", f"--port={free_port()}", f"--fleet-api-address=127.0.0.1:{free_port()}"]
+        environment = flower_environment(tmp_path) | variables
+        done = subprocess.run([*command, *options], env=environment, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 2, done.stderr
+        problems = [line for line in done.stderr.splitlines() if line.startswith("  - ")]
+        assert [name for name in DOORS if any(name in line for line in problems)] == sorted(named, key=DOORS.index)
+
+
 def memory(host: Host) -> int:
     """Return the most memory that the SuperLink has had, in bytes."""
     status = Path(f"/proc/{host.pid('superlink')}/status").read_text()
@@ -126,6 +147,10 @@ def test_the_port_for_jobs_is_the_operators_alone(host: Host, certificates: Path
     for place, lets_in in ((environment, True), (nobody, False), (nobody | another, False)):
         done = subprocess.run(command, env=place, capture_output=True, text=True)
         assert (done.returncode == 0) is lets_in, done.stdout + done.stderr
+    missing = str(certificates / "missing.key")
+    done = subprocess.run(command, env=environment | {KEY: missing}, capture_output=True, text=True)
+    assert done.returncode
+    assert missing in done.stderr
 
 
 def test_a_site_joins_a_superlink_of_a_newer_flower(tmp_path: Path) -> None:
