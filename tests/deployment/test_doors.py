@@ -79,9 +79,11 @@ def test_flowers_superlink_activates_a_hospitals_node_for_a_stranger(guarded: Gu
     home.mkdir()
     address = f'address = "127.0.0.1:{guarded.control}"\nroot-certificates = "{made}/ca.crt"\n'
     (home / "config.toml").write_text(f'[superlink]\ndefault = "it"\n[superlink.it]\n{address}')
-    command = ["flwr", "supernode", "register", f"{made}/public/hospital-c.pub"]
+    key = tmp_path / "victim.key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-f", str(key)], check=True)
+    command = ["flwr", "supernode", "register", f"{key}.pub"]
     subprocess.run(command, env=flower_environment(home), check=True, capture_output=True)
-    victim = public_half(read_key(str(made / "hospital-c.key")))
+    victim = public_half(read_key(str(key)))
     assert activated(guarded.fleet, credentials(made), generate_private_key(SECP384R1()), victim)
 
 

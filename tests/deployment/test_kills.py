@@ -22,7 +22,7 @@ from safetensors.numpy import load_file
 
 from edelweiss.common import Value, with_resumed
 from edelweiss.config import RunConfig
-from edelweiss.lab.submission import Outcome, submit
+from edelweiss.lab.submission import Outcome
 from tests.deployment.host import HOSPITALS, START_TIMEOUT, Host, answered, wait_until
 from tests.deployment.processes import RUN_TIMEOUT, process_logs, untimed
 from tests.server_app.sites import run_at, table, with_secret, write_table
@@ -38,7 +38,6 @@ pytestmark = pytest.mark.deployments
 JOB: dict[str, Value] = {"algorithm": "codasca", "problem": "auc", "dataset": "site", "model": "mlp", "hidden": 8}
 JOB |= {"sites": len(HOSPITALS), "rounds": ROUNDS, "local-steps": 30, "workers": 1, "device": "cpu"}
 SECRET = "0badc0de" * 8
-HOME = "/etc/flower"
 
 
 class Federation:
@@ -70,7 +69,7 @@ class Federation:
         job = JOB | {"run-name": "it"}
         if (self.results / "status.json").exists():
             job = with_resumed({"resume": str(self.results)})
-        return submit(self.host.folder("flower", HOME), self.host.environment("flower"), job, timeout=PATIENCE)
+        return self.host.submit(job)
 
     def pid(self, victim: str) -> int | None:
         """Whom to kill; a coordinator that has not said who it is cannot be."""
