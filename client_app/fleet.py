@@ -74,7 +74,7 @@ if TYPE_CHECKING:
 RETRY = (0.2, 1.5, 5.0)  # seconds until a failed call is retried: first, growth, longest
 AWAY = 5.0  # seconds that a restarted site waits so that its coordinator notices the restart
 INTERVAL, BEAT, BEAT_TIMEOUT = 30.0, 20.0, 5.0  # seconds: between heartbeats as promised, and as sent; of one call
-LARGEST = 2**31 - 1  # bytes of a message
+LARGEST = 2**25  # bytes of a call in either direction: Flower cuts arrays into pieces of 5 MB
 TRANSIENT = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 RUNTIME = (
     ("flwr-package-name", "flwr"),

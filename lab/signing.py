@@ -58,6 +58,8 @@ def ticket_for(run_config: Mapping[str, Value], study_key: str, sites: str, exec
         wrong.append(f"executor: {shorter(executor)} cannot be read: {reason(error)}")
     except ValueError:
         wrong.append(f"executor: {shorter(executor)} holds no public key (Ed25519, PEM), such as make_certs.sh writes")
+    if not days > 0:
+        wrong.append(f"days = {days:g}: must be above 0")
     roster = _roster(sites, wrong)
     if roster and len(roster) != config.sites:
         wrong.append(f"sites = {config.sites}, and {sites} has the keys of {len(roster)}: {', '.join(roster)}")

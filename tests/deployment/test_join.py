@@ -67,6 +67,7 @@ def log_of(federation: Federation) -> str:
 
 def test_no_code_of_a_run_is_executed(federation: Federation, tmp_path: Path) -> None:
     """Neither a foreign app nor ours in another release: its ClientApp would leave a mark as it is imported."""
+    until(lambda: "joined, as number" in log_of(federation), lambda: log_of(federation))  # a foreign app waits for none
     for name, mend in {
         "foreign": lambda text: text.replace('"edelweiss.server_app.app:app"', '"foreign:server"').replace(
             '"edelweiss.client_app.app:app"', '"foreign:client"'

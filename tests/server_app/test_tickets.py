@@ -386,6 +386,8 @@ def test_what_a_signature_lacks_is_said_at_once(tmp_path: Path, capsys: pytest.C
     assert main([*at, *files]) == 2
     said = capsys.readouterr().err
     assert all(f"- {key}:" in said for key in ("study-key", "sites", "executor"))
+    assert main([*at, *files, "--days", "0"]) == 2
+    assert "days = 0" in capsys.readouterr().err
 
 
 def test_a_study_key_is_its_owners_alone_and_never_replaced(tmp_path: Path) -> None:
