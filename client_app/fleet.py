@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from flwr.app import Message, RecordDict
 from flwr.common.constant import ErrorCode
-from flwr.common.serde import message_from_proto, message_to_proto, user_config_from_proto
+from flwr.common.serde import message_to_proto, user_config_from_proto
 from flwr.proto.fab_pb2 import GetFabRequest
 from flwr.proto.fleet_pb2 import (
     ActivateNodeRequest,
@@ -217,8 +217,7 @@ class Fleet:
         received = self._line.call("PullMessages", PullMessagesRequest(node=self._node))
         if not received.messages_list:
             return None
-        run_id = message_from_proto(received.messages_list[0]).metadata.run_id
-        tree = received.message_object_trees[0]
+        run_id, tree = received.messages_list[0].metadata.run_id, received.message_object_trees[0]
         contents = pull([part.object_id for part in iterate_object_tree(tree)], partial(self._pull_object, run_id))
         confirmation = ConfirmMessageReceivedRequest(node=self._node, run_id=run_id, message_object_id=tree.object_id)
         self._line.call("ConfirmMessageReceived", confirmation)

@@ -16,7 +16,7 @@ PUBLIC = ("flwr.app", "flwr.clientapp", "flwr.serverapp", "flwr.serverapp.strate
 INSIDE = {
     "client_app/fleet.py": {
         "flwr.common.constant": {"ErrorCode"},
-        "flwr.common.serde": {"message_from_proto", "message_to_proto", "user_config_from_proto"},
+        "flwr.common.serde": {"message_to_proto", "user_config_from_proto"},
         "flwr.proto.fab_pb2": {"GetFabRequest"},
         "flwr.proto.fleet_pb2": {
             "ActivateNodeRequest",

@@ -6,7 +6,6 @@ import io
 import json
 import tracemalloc
 import zipfile
-from dataclasses import fields
 from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
@@ -16,11 +15,16 @@ from typing import Any, cast
 import pytest
 import torch
 from flwr.app import Message, RecordDict
+from flwr.proto.fab_pb2 import Fab, GetFabResponse
+from flwr.proto.fleet_pb2 import PullMessagesResponse
+from flwr.proto.message_pb2 import ConfirmMessageReceivedResponse, Metadata, ObjectTree, PullObjectResponse
+from flwr.proto.message_pb2 import Message as Envelope
+from flwr.proto.run_pb2 import GetRunResponse, Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from edelweiss.client_app.bundle import run_config_in
 from edelweiss.client_app.connection import JoinConfig
-from edelweiss.client_app.fleet import ENDED, Fleet
+from edelweiss.client_app.fleet import ENDED, Fleet, Line
 from edelweiss.client_app.join import LONGEST, SOON, Joined, Stop
 from tests.said import has
 
@@ -77,10 +81,9 @@ def test_between_runs_the_memory_of_the_gpu_is_given_back(monkeypatch: pytest.Mo
 # ---------------------------------------------------------------------- what is no bundle, and no message
 
 
-def fleet_of(**calls: Any) -> Fleet:
-    """Return a connection that answers these calls."""
-    names = [f.name for f in fields(Fleet) if f.name.startswith("_")]
-    return Fleet(1, *(calls.get(name) for name in names))  # type: ignore[arg-type]  # None: never called
+def fleet_of(**responses: Any) -> Fleet:
+    """Return a connection to a coordinator that responds so to these calls."""
+    return Fleet(1, cast("Line", SimpleNamespace(call=lambda method, _: responses[method])))
 
 
 def bundle(pyproject: bytes, compression: int = zipfile.ZIP_DEFLATED) -> bytes:
@@ -124,8 +127,8 @@ def test_a_bundle_that_is_none_is_answered_and_written_down(
 ) -> None:
     for name in ("_run_id", "_task_id", "_node_id"):  # as `receive` leaves it
         monkeypatch.setattr(TaskIdentity, name, 1, raising=False)
-    run = SimpleNamespace(fab_hash=sha256(content).hexdigest(), override_config={}, fab_id="", fab_version="")
-    fleet = fleet_of(_get_run=lambda _: run, _get_fab=lambda *_: SimpleNamespace(content=content))
+    run = GetRunResponse(run=Run(fab_hash=sha256(content).hexdigest()))
+    fleet = fleet_of(GetRun=run, GetFab=GetFabResponse(fab=Fab(content=content)))
     config = JoinConfig.model_validate({"superlink": "a:1", "insecure": True, "state-dir": str(tmp_path)})
     message = Message(RecordDict(), 1, "query")
     answer = Joined(config).answer(fleet, message)
@@ -156,8 +159,13 @@ def test_a_bundle_says_the_defaults_and_the_run_what_is_changed() -> None:
 
 @pytest.mark.parametrize("content", [b"", b"junk", b"Message 5\0abc", b"Array 3\0abc"])
 def test_what_is_no_message_is_given_up(content: bytes) -> None:
-    envelope = SimpleNamespace(metadata=SimpleNamespace(run_id=3))
-    tree = SimpleNamespace(object_id="aa" * 32, children=[])
-    fleet = fleet_of(_receive=lambda: (envelope, tree), _pull_object=lambda *_: content, _confirm=lambda *_: None)
+    fleet = fleet_of(
+        PullMessages=PullMessagesResponse(
+            messages_list=[Envelope(metadata=Metadata(run_id=3), content={})],
+            message_object_trees=[ObjectTree(object_id="aa" * 32)],
+        ),
+        PullObject=PullObjectResponse(object_found=True, object_available=True, object_content=content),
+        ConfirmMessageReceived=ConfirmMessageReceivedResponse(),
+    )
     with pytest.raises(ENDED):
         fleet.receive()

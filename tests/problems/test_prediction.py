@@ -249,8 +249,8 @@ RENAMED = HEADER.replace("mean radius", "mean_radius")
         (f"{HEADER}\nhigh{GOOD[3:]}", "column 'mean radius': row 1 ('high'): it must be a number"),
         (f"{HEADER}\n1e30{GOOD[3:]}", "column 'mean radius': row 1 ('1e30'): it must be within +-1e+18"),
         ("<html>", "it is HTML or XML"),
-        ("PK\3\4", "it is a zip file, such as an Excel workbook"),
-        ("\0\udcff", "cannot be read"),
+        ("PK\3\4", "it is a zip file; an Excel workbook is called .xlsx"),
+        ("\0\udcff", "cannot be printed"),
     ],
 )
 def test_what_is_no_table_of_the_model_s_is_refused(
