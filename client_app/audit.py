@@ -76,9 +76,9 @@ class Audit:
         ]
         hashes = {name: arrays_hash(record) for name, record in records_in(message.content, ArrayRecord).items()}
         known = {id(message.content[name]): found for name, found in hashes.items()}
-        told: dict[str, object] = {"message": content_hash(message.content, arrays=known).hex()}
-        told |= {"vectors": {_short(name): found.hex() for name, found in hashes.items()}} if hashes else {}
-        self._write("in", message, message.content, arrays, told)
+        hashed: dict[str, object] = {"message": content_hash(message.content, arrays=known).hex()}
+        hashed |= {"vectors": {_short(name): found.hex() for name, found in hashes.items()}} if hashes else {}
+        self._write("in", message, message.content, arrays, hashed)
 
     def admitted(self, message: Message, rules: str, decision: str, ticket: int) -> None:
         """Log that a run begins: the rules that allow it, who decided, and the serial of its ticket (0: none)."""
@@ -141,7 +141,7 @@ class Audit:
         handle = os.open(self.folder / FILE, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         with os.fdopen(handle, "r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            count, last = self._sealed()
+            count, last = self.head()
             if (end := _last_line(file)) and end["before"] == last:  # the process was killed before it updated the seal
                 count, last = count + 1, _hash(end["text"])
             text = json.dumps({**line, "before": last}, separators=(",", ":")).encode()
@@ -151,8 +151,8 @@ class Audit:
             draft.write_text(json.dumps({"lines": count + 1, "last": _hash(text)}), encoding="ascii")
             os.replace(draft, self.folder / SEAL)
 
-    def _sealed(self) -> tuple[int, str]:
-        """Return the sealed number of lines and hash of the last."""
+    def head(self) -> tuple[int, str]:
+        """Return the number of lines and the hash of the last, as sealed; AuditError if that cannot be read."""
         try:
             seal = read_json(self.folder / SEAL)
             return int(seal["lines"]), str(seal["last"])
@@ -163,10 +163,6 @@ class Audit:
 
     # ------------------------------------------------------------------ reading it
 
-    def head(self) -> tuple[int, str]:
-        """Return the number of lines and the hash of the last."""
-        return self._sealed()
-
     def lines(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield the lines with their hashes, each checked against the previous one, the last against the seal.
 
@@ -176,7 +172,7 @@ class Audit:
             At the first line that does not follow the previous one, or if lines are missing at the end. An attacker
             who rewrites both files is detected only by a hash noted elsewhere.
         """
-        count, sealed = self._sealed()
+        count, sealed = self.head()
         number, last, before = 0, START, START
         with contextlib.suppress(FileNotFoundError), opened(self.folder / FILE) as file:
             for number, text in enumerate(file, 1):
