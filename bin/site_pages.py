@@ -26,6 +26,7 @@ PACKAGES = {
     "evidence": "Performance with its uncertainty.",
     "federation": "The loop without any algorithm in it, and the interfaces that an algorithm uses.",
     "config": "Keys of a run and of a site.",
+    "web": "The frame of the pages.",
     "common": "Options, files, random streams.",
     "client_app": "The site.",
     "server_app": "The coordinator and the local engine.",

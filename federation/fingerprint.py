@@ -17,7 +17,18 @@ from edelweiss.common import PlugInError, shown
 from edelweiss.common.files import reason
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("client_app", "config", "strategies", "federation", "evidence", "problems", "models", "datasets", "common")
+PACKAGES = (
+    "client_app",
+    "config",
+    "strategies",
+    "federation",
+    "evidence",
+    "problems",
+    "models",
+    "datasets",
+    "web",
+    "common",
+)
 
 _COVERED: ContextVar[tuple[str, ...]] = ContextVar("plug-ins", default=())
 _HASHES: dict[str, str] = {}  # of packages, as they were when last seen not yet imported

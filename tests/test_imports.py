@@ -26,6 +26,7 @@ ORDER = (
     "problems",
     "models",
     "datasets",
+    "web",
     "common",
 )
 DOORS = {"server_app/app.py", "server_app/simulation.py"}

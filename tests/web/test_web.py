@@ -1,0 +1,224 @@
+"""The frame of the pages, with a real server and a real HTTP client: passwords, sessions, forms, headers, addresses."""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+import uvicorn
+from starlette.responses import PlainTextResponse, Response
+
+from edelweiss.common import ConfigError
+from edelweiss.web import Accounts, AccountsError, Page, PageError, act, address_of, application, listen, public, view
+from edelweiss.web.accounts import FREE
+
+PASSWORD = "correct horse battery"
+
+
+class Served:
+    """A page with a counter, and what its forms did."""
+
+    def __init__(self, folder: Path) -> None:
+        self.accounts = Accounts(folder / "accounts.json", ("look", "decide"))
+        self.accounts.set("anna", "decide", PASSWORD)
+        self.accounts.set("<b>ben</b>", "look", PASSWORD)
+        self.done: list[str] = []
+        page = Page(
+            title="<i>north</i>",
+            accounts=self.accounts,
+            templates=folder,
+            places=[("/", "State")],
+            routes=[
+                view("/", lambda request: Response(f"hello {request.state.account.name}")),
+                view("/broken", lambda _: 1 / 0),  # type: ignore[arg-type,return-value]
+                act("/do", self.do, role="decide"),
+                public("/healthz", lambda _: PlainTextResponse("ok")),
+            ],
+        )
+        self.socket = listen("127.0.0.1:0")
+        self.url = f"http://127.0.0.1:{self.socket.getsockname()[1]}"
+        self.server = uvicorn.Server(uvicorn.Config(application(page), lifespan="off", log_config=None))
+        self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.socket]}, daemon=True)
+        self.thread.start()
+
+    def do(self, request: object, form: object) -> Response:
+        self.done.append(str(dict(form)["what"]))  # type: ignore[call-overload]
+        if self.done[-1] == "wrong":
+            raise PageError(409, "Too late", "<b>somebody</b> was faster")
+        return Response("done")
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    it = Served(tmp_path)
+    yield it
+    it.server.should_exit = True
+    it.thread.join(10)
+
+
+def login(served: Served, name: str = "anna", password: str = PASSWORD) -> tuple[httpx.Client, httpx.Response]:
+    client = httpx.Client(base_url=served.url)
+    before = re.search(r'name="before" value="([^"]+)"', client.get("/login").text)
+    assert before
+    return client, client.post("/login", data={"name": name, "password": password, "before": before[1]})
+
+
+def token(client: httpx.Client) -> str:
+    found = re.search(r'name="token" value="([^"]+)"', client.get("/nowhere").text)
+    return found[1] if found else ""
+
+
+def test_nothing_is_shown_or_done_without_a_password(served: Served) -> None:
+    assert httpx.get(f"{served.url}/").headers["location"] == "/login?next=/"
+    assert httpx.post(f"{served.url}/do", data={"what": "x"}).status_code == 303
+    client, answer = login(served, password="wrong horse battery")
+    assert answer.status_code == 401
+    assert client.get("/").status_code == 303
+    assert httpx.get(f"{served.url}/healthz").text == "ok"
+    assert served.done == []
+
+
+def test_a_form_needs_the_sessions_token_and_the_role(served: Served) -> None:
+    client, answer = login(served)
+    assert (answer.status_code, client.get("/").text) == (303, "hello anna")
+    good = token(client)
+    for bad in ({}, {"token": ""}, {"token": good[:-1]}, {"token": "é" * 9}):
+        assert client.post("/do", data={"what": "x", **bad}).status_code == 403
+    looker, _ = login(served, "<b>ben</b>")
+    assert looker.post("/do", data={"what": "x", "token": token(looker)}).status_code == 403
+    assert looker.post("/do", data={"what": "x", "token": good}).status_code == 403
+    assert served.done == []
+    assert client.post("/do", data={"what": "y", "token": good}).text == "done"
+    assert served.done == ["y"]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"host": "evil.example"},
+        {"host": "127.0.0.1.evil.example"},
+        {"host": ""},
+        {"host": "[::"},
+        {"origin": "http://evil.example"},
+        {"origin": "null"},
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site"},
+    ],
+    ids=str,
+)
+def test_another_pages_form_does_nothing(served: Served, headers: dict[str, str]) -> None:
+    client, _ = login(served)
+    answer = client.post("/do", data={"what": "x", "token": token(client)}, headers=headers)
+    assert answer.status_code == 403
+    assert served.done == []
+
+
+def test_a_login_elsewhere_started_is_none(served: Served) -> None:
+    given = {"name": "anna", "password": PASSWORD}
+    assert httpx.post(f"{served.url}/login", data=given).status_code == 403
+    assert httpx.post(f"{served.url}/login", data={**given, "before": ""}).status_code == 403
+
+
+def test_wrong_passwords_slow_down_for_their_name_only(served: Served) -> None:
+    codes = [login(served, password=f"wrong password {n}")[1].status_code for n in range(FREE + 1)]
+    assert codes == [401] * FREE + [429]
+    held = login(served)[1]
+    assert held.status_code == 429, "the right one, too, or guesses could go on"
+    assert int(held.headers["retry-after"]) > 0
+    assert login(served, "<b>ben</b>")[1].status_code == 303
+
+
+def test_a_session_ends_with_the_logout_and_with_a_new_password(served: Served) -> None:
+    client, _ = login(served)
+    cookie = dict(client.cookies)
+    client.post("/logout", data={"token": token(client)})
+    assert httpx.get(f"{served.url}/", cookies=cookie).status_code == 303
+    client, _ = login(served)
+    served.accounts.set("anna", "look", PASSWORD)
+    assert client.get("/").status_code == 303
+    client, _ = login(served)
+    served.accounts.remove("anna")
+    assert client.get("/").status_code == 303
+
+
+def test_every_answer_keeps_scripts_and_frames_out_and_says_nothing_of_the_inside(served: Served) -> None:
+    client, _ = login(served)
+    answers = [client.get(path) for path in ("/", "/nowhere", "/login", "/broken", "/static/style.css", "/healthz")]
+    for answer in answers:
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert "frame-ancestors 'none'" in policy
+        assert answer.headers["cache-control"] == "no-store"
+    assert [answers[n].status_code for n in (1, 3)] == [404, 500]
+    assert "ZeroDivision" not in answers[3].text
+    cookies = [answer.headers["set-cookie"].lower() for answer in (login(served)[1],)]
+    assert all("httponly" in cookie and "samesite=strict" in cookie for cookie in cookies)
+
+
+def test_names_and_messages_are_text_and_never_markup(served: Served) -> None:
+    client, _ = login(served, "<b>ben</b>")
+    text = client.get("/nowhere").text
+    assert "&lt;b&gt;ben&lt;/b&gt;" in text
+    assert "<b>ben" not in text
+    assert "<i>north" not in text
+    client, _ = login(served)
+    answer = client.post("/do", data={"what": "wrong", "token": token(client)})
+    assert (answer.status_code, "<b>somebody" in answer.text) == (409, False)
+
+
+@pytest.mark.parametrize("wanted", ["//evil.example", "/\\evil.example", "https://evil.example", "x", "/\n/x"])
+def test_a_login_leads_nowhere_else(served: Served, wanted: str) -> None:
+    client = httpx.Client(base_url=served.url)
+    before = re.search(r'name="before" value="([^"]+)"', client.get("/login").text)
+    assert before
+    given = {"name": "anna", "password": PASSWORD, "before": before[1], "next": wanted}
+    assert client.post("/login", data=given).headers["location"] == "/"
+
+
+def test_a_form_that_is_none_is_refused(served: Served) -> None:
+    client, _ = login(served)
+    for body in (b"\xff\xfe=\xff", b"a=b&" * 2000):
+        assert client.post("/do", content=body).status_code in (400, 403)
+    assert client.post("/do", content=b"x" * (2**20 + 1)).status_code == 413
+    assert served.done == []
+
+
+def test_everything_wrong_with_an_account_is_said_at_once(tmp_path: Path) -> None:
+    accounts = Accounts(tmp_path / "a" / "accounts.json", ("look", "decide"))
+    with pytest.raises(AccountsError) as caught:
+        accounts.set("a\nb", "admin", "short")
+    assert len(caught.value.problems) == 3
+    assert not accounts.file.exists()
+    password = accounts.set("anna", "look")
+    assert password not in accounts.file.read_text()
+    assert accounts.file.stat().st_mode & 0o077 == 0
+    assert accounts.check("anna", password)
+    accounts.file.write_text("{")
+    with pytest.raises(AccountsError):
+        accounts.everybody()
+
+
+@pytest.mark.parametrize(
+    "text", ["0.0.0.1:80", "example.org:80", "10.0.0.1:80", "127.0.0.1", ":80", "127.0.0.1:99999", "unix:x", "unix:"]
+)
+def test_a_page_is_answered_on_this_machine_only(text: str) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        address_of(text)
+
+
+def test_a_taken_port_is_said_and_a_socket_is_its_owners(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(ConfigError, match=r"page"):
+        listen(f"127.0.0.1:{taken.getsockname()[1]}")
+    with listen(f"unix:{tmp_path}/page.sock"):
+        assert (tmp_path / "page.sock").stat().st_mode & 0o077 == 0
+    listen(f"unix:{tmp_path}/page.sock").close()  # what a killed process left
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(ConfigError):
+        listen(f"unix:{tmp_path}/file")
+    assert (tmp_path / "file").read_text() == "mine"

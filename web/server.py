@@ -1,0 +1,118 @@
+"""Where a page is answered: a port of the loopback interface, or a Unix socket."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+import socket
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edelweiss.common import ConfigError, shown
+from edelweiss.common.files import reason
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+UNIX = "unix:"
+ENDING = 2  # seconds that open requests have when the program ends
+FORMS = "must be 127.0.0.1:PORT, 0 for any free port, or unix:PATH"
+
+
+def address_of(text: str) -> str:
+    """Return an address if a page may be answered there; empty stands for none.
+
+    Only a container may answer at all its addresses (``0.0.0.0``): what its network lets in is its own decision.
+
+    Raises
+    ------
+    ValueError
+        With what is allowed.
+    """
+    if not text:
+        return text
+    if text.startswith(UNIX):
+        path = text.removeprefix(UNIX)
+        if not path.startswith("/") or len(os.fsencode(path)) > 100 or "\0" in path:
+            raise ValueError("must be unix: and an absolute path of at most 100 bytes")
+        return text
+    host, colon, port = text.rpartition(":")
+    if not colon or not (port.isascii() and port.isdecimal() and len(port) <= 5 and int(port) < 2**16):
+        raise ValueError(FORMS)
+    name = host.strip("[]")
+    try:
+        loopback = name == "localhost" or ipaddress.ip_address(name).is_loopback
+        everywhere = name != "localhost" and ipaddress.ip_address(name).is_unspecified
+    except ValueError:
+        raise ValueError(FORMS) from None
+    if not loopback and not (everywhere and in_container()):
+        raise ValueError(f"{FORMS}; from elsewhere reach it through SSH, as in ssh -L 8470:127.0.0.1:8470 HOST")
+    return text
+
+
+def in_container() -> bool:
+    """Whether this process runs in a container, whose addresses are not the machine's."""
+    return Path("/.dockerenv").exists() or Path("/run/.containerenv").exists()
+
+
+def listen(address: str) -> socket.socket:
+    """Open a socket at an address of `address_of`.
+
+    Raises
+    ------
+    ConfigError
+        If that is not possible.
+    """
+    try:
+        if address.startswith(UNIX):
+            path = Path(address.removeprefix(UNIX))
+            with contextlib.suppress(FileNotFoundError):
+                if not stat.S_ISSOCK(path.lstat().st_mode):
+                    raise OSError(f"{path} is there, and no socket")
+                path.unlink()
+            found = socket.socket(socket.AF_UNIX)
+            before = os.umask(0o177)
+            try:
+                found.bind(str(path))
+            finally:
+                os.umask(before)
+        else:
+            host, _, port = address.rpartition(":")
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            found = socket.socket(family)
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            found.bind((host.strip("[]"), int(port)))
+        found.listen(64)
+    except OSError as error:
+        mend = "name another port, or end what listens there"
+        raise ConfigError("page", [f"page = {shown(address)} cannot be opened: {reason(error)}; {mend}"]) from None
+    return found
+
+
+def url_of(address: str, listening: socket.socket) -> str:
+    """Return where a browser, or ``curl --unix-socket``, finds a page."""
+    if address.startswith(UNIX):
+        return address
+    host = address.rpartition(":")[0]
+    host = "127.0.0.1" if host in ("0.0.0.0", "localhost") else "[::1]" if host == "[::]" else host
+    return f"http://{host}:{listening.getsockname()[1]}/"
+
+
+def serve(app: ASGIApp, listening: socket.socket) -> None:
+    """Answer until SIGTERM or Ctrl-C, or until the process ends."""
+    import uvicorn
+
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=30,
+        timeout_graceful_shutdown=ENDING,
+        limit_concurrency=100,
+    )
+    uvicorn.Server(config).run(sockets=[listening])
