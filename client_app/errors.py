@@ -9,5 +9,9 @@ class RefusedError(ValueError):
         self.public = public or text
 
 
+class AwaitsApprovalError(Exception):
+    """The site's operator has not decided about the run yet: the coordinator asks again."""
+
+
 class SiteError(RuntimeError):
     """Something broke at this site; the message may leave the site."""

@@ -66,11 +66,6 @@ class Stop:
             signal.signal(number, self._on_signal)
 
     def _on_signal(self, *_: object) -> None:
-        from edelweiss.client_app.policy.admission import waiting
-
-        if waiting.is_set():  # a run that has not begun can be asked again
-            log.info("told to end: a run was waiting for you")
-            raise SystemExit(0)
         if self._event.is_set() and self.busy:
             log.warning("told to end again: the current message is given up")
             raise SystemExit(1)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from flwr.app import Context, Message
 
 from edelweiss.client_app.audit import Audit, keep_receipts
-from edelweiss.client_app.errors import RefusedError, SiteError
+from edelweiss.client_app.errors import AwaitsApprovalError, RefusedError, SiteError
 from edelweiss.client_app.handlers import HANDLERS
 from edelweiss.client_app.memory import StateError
 from edelweiss.client_app.policy.admission import admit
@@ -104,6 +104,8 @@ def _steps(kind: str, message: Message, context: Context) -> Steps[Message]:
             site, request = _admitted(kind, incoming, question, context, audit)
             answer = HANDLERS[kind](request, site)
             outgoing = answer if isinstance(answer, OutgoingReply) else (yield from answer)
+        except AwaitsApprovalError:
+            outgoing = OutgoingReply.records(waiting={"site": _own_name(context)})
         except (*MISTAKES, RefusedError, StateError) as error:
             outgoing = _refusal(error, context)
         if audit:
@@ -167,10 +169,13 @@ def _admitted(
 def _refusal(error: Exception, context: Context) -> OutgoingReply:
     """Log a mistake and return its public version as a reply."""
     _log_once(str(error), context.run_id)
-    # The coordinator does not know the site's name before the first reply, so this one has it.
+    return OutgoingReply.records(error={"site": _own_name(context), "message": getattr(error, "public", str(error))})
+
+
+def _own_name(context: Context) -> str:
+    """Return the site's name, which the coordinator does not know before the first reply."""
     node = context.node_config
-    name = str(node.get("site") or f"site-{node.get('partition-id', '?')}")
-    return OutgoingReply.records(error={"site": name, "message": getattr(error, "public", str(error))})
+    return str(node.get("site") or f"site-{node.get('partition-id', '?')}")
 
 
 @lru_cache(maxsize=64)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 COMPUTED = {"data-root", "engine", "workers", "threads", "device", "checkpoint-every"}
 LEFT = {"runs-dir", "run-name", "report", "tracker", "ticket"}
-GIVES_UP = {"wait-timeout", "round-timeout", "min-replies", "on-bad-update", "loss-bound"}
+GIVES_UP = {"wait-timeout", "round-timeout", "approval-timeout", "min-replies", "on-bad-update", "loss-bound"}
 FREE = {"resume"} | COMPUTED | LEFT | GIVES_UP
 """Keys that may change when a run is resumed: computation, output, ticket, quorum and timeouts."""
 

@@ -236,6 +236,11 @@ class RunKeys(Keys):
     )
     wait_timeout: Seconds = Field(60.0, description="seconds to wait for sites to connect")
     round_timeout: Seconds = Field(3600.0, description="seconds that a round waits for a silent or disconnected site")
+    approval_timeout: Seconds = Field(
+        259200.0,
+        description="seconds that a run waits for hospitals' operators to approve it, three days; with min-replies "
+        "others it waits for round-timeout. Then it stops, and can be resumed",
+    )
     on_bad_update: Literal["skip", "stop"] = Field(
         "skip", description="on NaN or infinity in a site's reply; if most sites send them, the run always stops"
     )

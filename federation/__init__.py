@@ -4,7 +4,14 @@ from edelweiss.federation.algorithm import Algorithm, AlgorithmInfo
 from edelweiss.federation.average import Mean, average
 from edelweiss.federation.checkpoints import Checkpoints, Snapshot
 from edelweiss.federation.encoding import Encoding
-from edelweiss.federation.errors import BadReplyError, DivergedError, RunError, StrategyError, TooFewRepliesError
+from edelweiss.federation.errors import (
+    AwaitsApprovalError,
+    BadReplyError,
+    DivergedError,
+    RunError,
+    StrategyError,
+    TooFewRepliesError,
+)
 from edelweiss.federation.exchange import Exchange
 from edelweiss.federation.oracle import Differences, Oracle
 from edelweiss.federation.sites import Reply, Site

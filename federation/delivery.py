@@ -1,6 +1,7 @@
 """Delivery of messages to sites and of their replies, across restarts of sites and of the SuperLink.
 
-A site that dies or restarts with a pending message is sent it again once it is back. After an outage of the SuperLink,
+A site that dies or restarts with a pending message is sent it again once it is back, and one whose operator has to
+approve the run until that is decided. After an outage of the SuperLink,
 which hands out each reply once and may lose it, all pending messages are sent again. A site replies to a repeated
 message from its previous memory, so repetition changes nothing.
 """
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from flwr.app import ConfigRecord, Message
 
-from edelweiss.common import record_in
+from edelweiss.common import printable, record_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,10 +24,13 @@ if TYPE_CHECKING:
     from edelweiss.federation.seals import Seals
     from edelweiss.federation.sites import Site
 
+STATES = ("asked", "answered", "away", "awaits approval")
+LONGEST_NAME = 100  # most characters of the name that a site gives itself
 NAMED = 5  # sites named in a line about many
 SHORTEST_WAIT, GROWTH, LONGEST_WAIT = 0.01, 1.1, 1.0  # seconds until the first poll for replies, and between polls
 NEARLY = 0.95  # share of the time to a phase's previous first reply after which polls are frequent again
 LOOK, QUICK_LOOK = 5.0, 0.5  # seconds between polls of the connected nodes; the second while a site is away
+SOON, LATER = 1.0, 30.0  # seconds until a site that awaits approval is asked again: at first, and at last
 LOST = {3, 4, 5}  # flwr's ErrorCode of message, reply or node unavailable: reported by the SuperLink, not the site
 
 
@@ -46,11 +50,14 @@ class Delivery:
     on_reply: Callable[[int, int], None]  # called with the numbers of replies and messages on every arrival
     say: Callable[[str], None]  # logs that a site goes away or is back
     seals: Seals | None = None  # seals questions; an answer that its site did not seal counts as none
+    approval_timeout: float = 0.0  # seconds to wait for operators to approve the run
+    noted: Callable[[Site, str], None] = lambda site, what: None  # called when a site's state is another: see `STATES`
     waiting: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
         """Begin with all sites present."""
         self._away: set[Site] = set()
+        self._undecided: dict[Site, str] = {}  # sites whose operators have not decided, by the names that they give
         self._since: dict[int, str] | None = None  # when each node was started; empty if the engine does not say
         self._interrupted: Callable[[], bool] = getattr(self.grid, "interrupted", lambda: False)
         self._faults: set[tuple[Site, str]] = set()  # of seals, as logged
@@ -60,17 +67,22 @@ class Delivery:
         """Whether the site was away at the last poll."""
         return site in self._away
 
+    def awaits_approval(self, site: Site) -> str:
+        """Return the name that a site gives itself whose operator has not approved the run; empty for others."""
+        return self._undecided.get(site, "")
+
     def addressee(self, message: Message) -> Site:
         """Return the site that a message goes to."""
         return self.by_node[message.metadata.dst_node_id]
 
     def arrivals(
-        self, messages: Sequence[Message], more: Callable[[], bool]
+        self, messages: Sequence[Message], more: Callable[[], bool], short: Callable[[], bool]
     ) -> Iterator[tuple[Site, Message, Message]]:
         """Send messages; yield site, message and reply as replies arrive.
 
-        It ends when all sites have replied, at the timeout, or when only sites that are away are missing and ``more``
-        returns False.
+        It ends when all sites have replied, at the timeout, or when only sites that are away or await approval are
+        missing and ``more`` returns False. While the run is ``short`` of replies, and nothing but approvals is missing,
+        the timeout is theirs.
         """
         asked = len(messages)
         if self._since is None or self._since:
@@ -82,7 +94,19 @@ class Delivery:
         del messages  # frees a message's vectors once it is answered
         asked_at, answered, lost = time.monotonic(), False, False
         soon = asked_at + NEARLY * self._took.get(phase, 0.0)
-        while (waiting or (away and more())) and (started := time.monotonic()) < deadline:
+        undecided: list[Message] = []
+        decide_by, ask_at, pause_to_ask = asked_at + self.approval_timeout, asked_at, SOON
+        while waiting or ((away or undecided) and more()):
+            started = time.monotonic()
+            if undecided and not waiting and not away and short():
+                deadline = started + self.timeout if started < decide_by else started
+            if started >= deadline:
+                break
+            if undecided and started >= ask_at:
+                sent, gone = self._push(_copies(undecided))
+                waiting |= sent
+                away += gone
+                undecided, pause_to_ask = [], min(2 * pause_to_ask, LATER)
             arrived = []
             for answer in self.grid.pull_messages(waiting.keys()) if waiting else ():
                 if question := waiting.pop(answer.metadata.reply_to_message_id, None):
@@ -95,6 +119,13 @@ class Delivery:
                         away.append(question)
                         continue
                     self._back(site, "is back")
+                    if refusal := record_in(answer.content, "waiting", ConfigRecord) if answer.has_content() else None:
+                        self._undecided_at(site, str(refusal.get("site", "")))
+                        undecided.append(question)
+                        ask_at = time.monotonic() + pause_to_ask
+                        continue
+                    self._decided_at(site)
+                    self.noted(site, "answered")
                     arrived.append((site, question, answer))
             wait = SHORTEST_WAIT if arrived else min(wait * GROWTH, LONGEST_WAIT)
             if not arrived:
@@ -112,7 +143,7 @@ class Delivery:
             if arrived and not answered:
                 answered, self._took[phase] = True, started - asked_at
             if arrived:
-                self.on_reply(asked - len(waiting) - len(away), asked)
+                self.on_reply(asked - len(waiting) - len(away) - len(undecided), asked)
             arrived.reverse()
             while arrived:
                 yield arrived.pop()
@@ -126,6 +157,7 @@ class Delivery:
         for message, identifier in zip(messages, self.grid.push_messages(messages), strict=True):
             if identifier:
                 waiting[identifier] = message
+                self.noted(self.addressee(message), "asked")
             else:
                 away.append(self._gone(message))
         return waiting, away
@@ -154,8 +186,7 @@ class Delivery:
         if again:
             for message in again:
                 self._back(self.addressee(message), "is back, and asked again")
-            copies = [Message(m.content, m.metadata.dst_node_id, m.metadata.message_type) for m in again]
-            sent, gone = self._push(copies)
+            sent, gone = self._push(_copies(again))
             waiting |= sent
             away += gone
 
@@ -168,7 +199,19 @@ class Delivery:
         if (site := self.addressee(message)) not in self._away:
             self._away.add(site)
             self.say(f"site {site.name!r} is away; it is asked again when it is back")
+            self.noted(site, "away")
         return message
+
+    def _undecided_at(self, site: Site, name: str) -> None:
+        """Log, once, that a site's operator has to approve the run."""
+        if site not in self._undecided:
+            self._undecided[site] = printable(name, LONGEST_NAME) or site.name
+            self.say(f"site {self._undecided[site]!r} waits for its operator's approval")
+        self.noted(site, "awaits approval")
+
+    def _decided_at(self, site: Site) -> None:
+        if name := self._undecided.pop(site, ""):
+            self.say(f"the operator of site {name!r} has decided")
 
     def _say_fault(self, site: Site, fault: str) -> None:
         """Log, once, that an answer counts as none."""
@@ -180,6 +223,11 @@ class Delivery:
         if site in self._away:
             self._away.discard(site)
             self.say(f"site {site.name!r} {text}")
+
+
+def _copies(messages: Sequence[Message]) -> list[Message]:
+    """Return messages to be sent once more."""
+    return [Message(m.content, m.metadata.dst_node_id, m.metadata.message_type) for m in messages]
 
 
 def _dated(nodes: dict[int, str]) -> dict[int, str]:

@@ -49,6 +49,10 @@ class TooFewRepliesError(RunError):
     """Fewer sites than needed gave a usable reply: ``value`` did, ``allowed`` are needed, ``sites`` failed."""
 
 
+class AwaitsApprovalError(RunError):
+    """The operators of ``sites`` have not approved the run in time; it can be resumed."""
+
+
 class StrategyError(FieldError):
     """Invalid hyper-parameters; the message gives each, its value and what is allowed."""
 

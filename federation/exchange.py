@@ -11,7 +11,14 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 
 from edelweiss.common import printable, record_in
 from edelweiss.federation.delivery import Delivery, named
-from edelweiss.federation.errors import BadReplyError, BadValuesError, DivergedError, RunError, TooFewRepliesError
+from edelweiss.federation.errors import (
+    AwaitsApprovalError,
+    BadReplyError,
+    BadValuesError,
+    DivergedError,
+    RunError,
+    TooFewRepliesError,
+)
 from edelweiss.federation.wire import size
 
 if TYPE_CHECKING:
@@ -66,6 +73,9 @@ class Exchange:
     advice: str = "Lower the step size"  # the fix for an update that is not finite
     say: Callable[[str], None] = print
     seals: Seals | None = None  # see `Delivery`; None in a run without a ticket
+    # see `Delivery`
+    approval_timeout: float = 0.0
+    noted: Callable[[Site, str], None] = lambda site, what: None
     bytes_down: int = 0
     bytes_up: int = 0
     by_node: dict[int, Site] = field(init=False)
@@ -73,7 +83,16 @@ class Exchange:
     def __post_init__(self) -> None:
         """Index the sites by node id."""
         self.by_node = {site.node_id: site for site in self.sites}
-        self._delivery = Delivery(self.grid, self.timeout, self.by_node, self.on_reply, self.say, self.seals)
+        self._delivery = Delivery(
+            self.grid,
+            self.timeout,
+            self.by_node,
+            self.on_reply,
+            self.say,
+            self.seals,
+            self.approval_timeout,
+            self.noted,
+        )
 
     def cost(self) -> dict[str, float]:
         """Return the run's costs so far: bytes-down, bytes-up, seconds-waiting."""
@@ -114,14 +133,16 @@ class Exchange:
         """
         wanted, asked = self.min_replies if min_replies is None else min_replies, len(messages)
         required = min(wanted, asked) or asked
+        quorum = max(required, min(self.min_replies, asked) or asked)
         # With this many, it does not wait for sites that are away.
-        enough = asked if wait_for_all else max(required, min(self.min_replies, asked) or asked)
+        enough = asked if wait_for_all else quorum
         failures: dict[str, list[str]] = {}  # names by reason: many sites often make the same mistake
         usable = skipped = 0
+        undecided: list[str] = []
         drops = shuffle is not None and wanted > 0
         if shuffle is not None and wanted:
             messages = [messages[i] for i in shuffle.permutation(asked)]
-        outcomes = self._outcomes(messages, required if drops else enough, read, drops=drops)
+        outcomes = self._outcomes(messages, required if drops else enough, quorum, read, drops=drops)
         del messages  # here and below: frees a message's vectors once it is answered
         for site, outcome in outcomes:
             if outcome.reply is not None:
@@ -133,11 +154,21 @@ class Exchange:
                 raise RunError(text, key="on-bad-update", value="stop", sites=[site.name])
             skipped += outcome.values
             failures.setdefault(outcome.failure, []).append(outcome.site or site.name)
+            if name := self._delivery.awaits_approval(site):
+                undecided.append(name)
         listed = [f"{named(names)} {reason}" for reason, names in failures.items()]
         for text in listed:
             self.warn(f"{text} [left out]")
         if 2 * skipped > asked:  # not just one broken site
             raise DivergedError("the run diverges:\n  " + "\n  ".join(listed), sites=chain(*failures.values()))
+        if usable + len(undecided) >= required > usable:
+            raise AwaitsApprovalError(
+                f"stopped: {named(undecided)} still wait{'s' * (len(undecided) == 1)} for approval by the operator "
+                f"after approval-timeout = {self.approval_timeout:g} s: resume the run when that is decided",
+                key="approval-timeout",
+                value=self.approval_timeout,
+                sites=undecided,
+            )
         if not usable or usable + (0 if wanted else skipped) < required:
             advice = (
                 f" (min-replies={usable} would continue without the others)" if usable and min_replies is None else ""
@@ -154,11 +185,11 @@ class Exchange:
             self.say(f"continues with {usable} of {asked} sites")
 
     def _outcomes(
-        self, messages: Sequence[Message], enough: int, read: Read[R], *, drops: bool
+        self, messages: Sequence[Message], enough: int, quorum: int, read: Read[R], *, drops: bool
     ) -> Iterator[tuple[Site, Outcome[R]]]:
         """Yield each addressed site with its outcome, in the order of the sites; drop stragglers if asked to."""
         sites = sorted(map(self._delivery.addressee, messages), key=_place)
-        arrivals = self._arrivals(messages, enough, read)
+        arrivals = self._arrivals(messages, enough, quorum, read)
         del messages
         arrived: dict[Site, Outcome[R] | None] = {}
         if drops:
@@ -174,18 +205,23 @@ class Exchange:
                 arrived[arrival[0]] = arrival[1]
             yield site, arrived.pop(site, None) or self._silence(site)
 
-    def _arrivals(self, messages: Sequence[Message], enough: int, read: Read[R]) -> Iterator[tuple[Site, Outcome[R]]]:
+    def _arrivals(
+        self, messages: Sequence[Message], enough: int, quorum: int, read: Read[R]
+    ) -> Iterator[tuple[Site, Outcome[R]]]:
         """Yield outcomes as replies arrive; with enough usable ones, without waiting for sites that are away."""
         self.bytes_down += _volume(messages)
-        usable = 0
-        arrivals = self._delivery.arrivals(messages, lambda: usable < enough)
+        usable, spare = 0, len(messages) - quorum  # so many may fail, or waiting for others is in vain
+        arrivals = self._delivery.arrivals(messages, lambda: usable < enough and spare >= 0, lambda: usable < quorum)
         del messages
         for site, question, answer in arrivals:
             outcome = self._judged(site, question, answer, read)
             usable += outcome.reply is not None
+            spare -= outcome.reply is None and not outcome.values
             yield site, outcome
 
     def _silence(self, site: Site) -> Outcome[R]:
+        if name := self._delivery.awaits_approval(site):
+            return Outcome(failure="waits for its operator's approval", site=name)
         away = self._delivery.is_away(site)
         return Outcome(failure="is away" if away else f"did not answer within round-timeout = {self.timeout:g} s")
 

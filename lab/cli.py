@@ -16,6 +16,7 @@ from edelweiss.lab.commands import (
     privacy,
     recommend,
     report,
+    resume,
     study,
     submit,
     sweep,
@@ -26,6 +27,7 @@ from edelweiss.lab.commands.misplaced import TAKES_KEYS, as_keys, misplaced
 
 COMMANDS = {
     "submit": submit,
+    "resume": resume,
     "compare": compare,
     "study": study,
     "sweep": sweep,
@@ -40,7 +42,10 @@ READS_RUNS = (compare, report, predict, export)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a job; returns the exit code: 0, 1 for a run that stopped, 2 for a configuration that cannot be used."""
+    """Run a job; returns the exit code: 0, 1 for a run that failed, 2 for a configuration that cannot be used.
+
+    `submit` and `resume` also return 3 for a run that was stopped, and 4 for one that is lost.
+    """
     given = sys.argv[1:] if arguments is None else arguments
     parser = argparse.ArgumentParser(
         prog="edelweiss",

@@ -87,14 +87,30 @@ class Outcome:
         return self.status == "finished:completed"
 
     @property
+    def code(self) -> int:
+        """The exit code: 0 complete, 1 failed, 3 stopped, 4 lost or out of reach."""
+        if self.ok:
+            return 0
+        reason = self.details.partition("exception: ")[2] or self.details
+        if self.status == "finished:stopped" or reason.startswith("stopped:"):
+            return 3
+        gone = reason.startswith(("lost:", "No heartbeat"))  # the executor's words, or the SuperLink's after a minute
+        return 4 if gone or (not self.ended and self.status != "refused") else 1
+
+    @property
     def why(self) -> str:
         """Why it is not ok, in a line."""
         if not self.ended and self.status != "refused":
             return f"the run's final status is unavailable ({self.status}): {self.details or 'it goes on'}"
         reason = self.details.partition("exception: ")[2] or self.details
         if reason and reason in self.log:  # a mistake in the run-config, say: once is enough
-            return "the run failed, see above"
-        return f"the run failed: {self.status}, {reason or 'without a reason'}"
+            return f"the run {self.word}, see above"
+        return f"the run {self.word}: {self.status}, {reason or 'without a reason'}"
+
+    @property
+    def word(self) -> str:
+        """How it ended, in a word or two."""
+        return {0: "is complete", 1: "failed", 3: "was stopped", 4: "is lost"}[self.code]
 
 
 def submit(

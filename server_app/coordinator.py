@@ -12,7 +12,7 @@ from edelweiss.common.files import reason
 from edelweiss.config.plug_ins import packages_of
 from edelweiss.datasets.config import SITE
 from edelweiss.evidence.inverted import inverted_rankings
-from edelweiss.federation import Exchange, RunError, Site, pack, unpack
+from edelweiss.federation import AwaitsApprovalError, Exchange, RunError, Site, pack, unpack
 from edelweiss.federation.fingerprint import covering
 from edelweiss.federation.returned_iterate import returned
 from edelweiss.federation.rounds import Rounds
@@ -117,7 +117,7 @@ def _coordinate(
         try:
             state.read()
         except RunError as error:  # leave the folder unchanged
-            folder.note("stopped", reason=str(error))
+            folder.note("failed", reason=str(error))
             recorder.tracking.close()
             folder.close()
             raise
@@ -130,10 +130,10 @@ def _coordinate(
         with suppress(OSError, RunError):  # a full disk has been reported by now
             recorder.close()
             state.write()
-            folder.note("stopped", reason=str(error) or "it was interrupted")
+            folder.note(how_ended(error), reason=str(error) or "it was interrupted")
         leave_report(config, recorder, write_report)
-        progress.say(f"stopped; results so far are in {recorder.folder}", "red")
-        if isinstance(error, KeyboardInterrupt | SystemExit):
+        progress.say(f"{how_ended(error)}; results so far are in {recorder.folder}", "red")
+        if how_ended(error) == "stopped":
             progress.say(f"continue with --run-config 'resume=\"{recorder.folder}\"'")
         raise
     else:
@@ -154,6 +154,11 @@ def _coordinate(
         progress.say(where_models_are(grid, common=not personalised))
     progress.say(f"{config.rounds} rounds in {time.monotonic() - started:.1f} s; results in {recorder.folder}", "green")
     return Result(recorder.records, {name: vector.numpy().copy() for name, vector in arrays.items()}, recorder.folder)
+
+
+def how_ended(error: BaseException) -> str:
+    """Return the status of a run that an error has ended: "stopped" if somebody wanted that, or is still to decide."""
+    return "failed" if isinstance(error, Exception) and not isinstance(error, AwaitsApprovalError) else "stopped"
 
 
 def _play(
@@ -288,6 +293,7 @@ def meet(
         f"Lower {config.strategy.step_sizes}",
         progress.say,
         seals,
+        config.approval_timeout,
     )
     told = in_accord(config, ask(config, exchange, state.key), progress)
     sites = warn_of_shared_patients(assign_places(config, told), progress)

@@ -9,6 +9,8 @@ import os
 import re
 import secrets
 import socket
+import time
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,10 +25,16 @@ from edelweiss.models.storage import atomic_writer
 from edelweiss.problems import PROBLEMS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 WRITTEN = {".json", ".jsonl", ".toml", ".safetensors", ".tar", ".draft", ".html", ".md", ".png", ".pdf"}
 """What the names of the files in a run folder end with."""
+
+ENDED_EARLY = ("stopped", "failed", "lost")
+"""The status of a run that has ended and can be resumed."""
+
+LOOK = 0.5  # seconds that another process may hold the lock of a folder to see whether its run is there
+FOLDER_PIPE = "EDELWEISS_FOLDER_PIPE"  # environment variable: a file descriptor, for `_tell_executor`
 
 _locks: set[int] = set()
 
@@ -43,9 +51,9 @@ os.register_at_fork(after_in_child=_let_go)
 class RunFolder:
     """A run folder, locked for one process.
 
-    ``status.json`` has the run's status: ``running`` (also after its process was killed), ``stopped`` with the reason,
-    or ``complete``, with warnings about its training if there are any; and what a resumed run must match: its key,
-    release and run-config.
+    ``status.json`` has the run's status: ``running``; ``complete``, with warnings about its training if there are any;
+    ``stopped`` by somebody, or until a hospital's operator decides; ``failed`` with the reason; or ``lost``, if its
+    process was killed, as `mark_lost` finds. And what a resumed run must match: its key, release and run-config.
 
     Parameters
     ----------
@@ -70,14 +78,12 @@ class RunFolder:
         self.path, self.key = path, key or secrets.token_hex(16)
         self._bound = {"run": self.key, "app": fingerprint(), "config": lasting(config)}
         self.bound = hashlib.sha256(json.dumps(self._bound, sort_keys=True).encode()).hexdigest()
-        self._lock = os.open(path, os.O_RDONLY)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released when the process ends
-        except OSError:
-            os.close(self._lock)
+        if (lock := _locked(path, seconds=LOOK)) is None:
             text = f"resume = {str(path)!r}: the run is still running in another process: end that"
             raise RunError(text, key="resume", value=path) from None
-        _locks.add(self._lock)
+        self._lock = lock
+        _locks.add(lock)
+        _tell_executor(path)
         self.note("running", process=os.getpid(), host=socket.gethostname())
 
     @classmethod
@@ -131,10 +137,8 @@ class RunFolder:
         RunError
             If it cannot be written.
         """
-        content = {"status": status, "since": f"{datetime.now():%Y-%m-%d %H:%M:%S}", **more, **self._bound}
         try:
-            with atomic_writer(self.path / "status.json") as file:
-                file.write(json.dumps(content, indent=1).encode() + b"\n")
+            _write_status(self.path, {"status": status, **more, **self._bound})
         except OSError as error:
             raise RunError(f"{self.path / 'status.json'} cannot be written ({reason(error)})") from None
 
@@ -142,6 +146,59 @@ class RunFolder:
         """Release the lock."""
         _locks.discard(self._lock)
         os.close(self._lock)
+
+
+def _write_status(path: Path, content: Mapping[str, object]) -> None:
+    content = {"status": content["status"], "since": f"{datetime.now():%Y-%m-%d %H:%M:%S}"} | dict(content)
+    with atomic_writer(path / "status.json") as file:
+        file.write(json.dumps(content, indent=1).encode() + b"\n")
+
+
+def _locked(path: Path, seconds: float = 0.0) -> int | None:
+    """Lock a run folder, until the process ends or closes what is returned; None if another process has done so."""
+    lock, deadline = os.open(path, os.O_RDONLY), time.monotonic() + seconds
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return lock
+        except OSError:
+            if time.monotonic() >= deadline:
+                os.close(lock)
+                return None
+        time.sleep(0.02)  # `mark_lost` in another process may be looking
+
+
+def mark_lost(path: Path) -> dict[str, Any]:
+    """Return the content of a run folder's status.json, after marking a run whose process is gone as lost.
+
+    Empty where there is none. Who may not write there gets the same content.
+    """
+    if (status := _status(path)).get("status") != "running":
+        return status
+    try:
+        if (lock := _locked(path)) is None:
+            return status
+        try:
+            if (status := _status(path)).get("status") != "running":  # it has ended meanwhile
+                return status
+            why = f"its process {status.get('process', '?')} on {status.get('host', '?')} is gone without a word"
+            status = {key: value for key, value in status.items() if key != "since"}
+            status |= {"status": "lost", "reason": f"{why}: it was killed, or the machine was"}
+            with suppress(OSError):
+                _write_status(path, status)
+        finally:
+            os.close(lock)
+    except OSError:
+        return status
+    return status
+
+
+def _tell_executor(path: Path) -> None:
+    """Tell the process that started this one where the run's folder is."""
+    if pipe := os.environ.pop(FOLDER_PIPE, ""):
+        with suppress(OSError, ValueError):
+            os.write(int(pipe), os.fsencode(path))
+            os.close(int(pipe))
 
 
 def _new_folder(root: Path, config: RunConfig) -> Path:
@@ -162,13 +219,13 @@ def _new_folder(root: Path, config: RunConfig) -> Path:
 
 def _give_way(folder: Path, config: RunConfig) -> None:
     """Remove the folder of a run with the same name if it stopped before training; otherwise raise ConfigError."""
-    status, untrained = _status(folder).get("status"), {"config.toml", "status.json", "about.json"}
-    if status == "stopped" and {each.name for each in folder.iterdir()} <= untrained:
+    status, untrained = mark_lost(folder).get("status"), {"config.toml", "status.json", "about.json"}
+    if status in ENDED_EARLY and {each.name for each in folder.iterdir()} <= untrained:
         for name in untrained:
             (folder / name).unlink(missing_ok=True)
         folder.rmdir()
         return
-    how = f"resume that run with resume = {str(folder)!r}, " if status in ("stopped", "running") else ""
+    how = f"resume that run with resume = {str(folder)!r}, " if status in (*ENDED_EARLY, "running") else ""
     text = f"{folder} exists already: {how}choose another run-name, or remove that folder"
     raise ConfigError("run-config", [f"run-name = {shown(config.run_name)}: {text}"])
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import threading
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from edelweiss.client_app.audit import AuditError, require_whole
-from edelweiss.client_app.errors import RefusedError
+from edelweiss.client_app.errors import AwaitsApprovalError, RefusedError
 from edelweiss.client_app.policy.preview import preview
-from edelweiss.client_app.policy.records import RunRecord
+from edelweiss.client_app.policy.records import DAY, RunRecord
 from edelweiss.client_app.policy.suppression import counts_by_class, few_of_a_class, patients
 from edelweiss.client_app.request import EvaluateRequest
 from edelweiss.config.resume import lasting
@@ -32,10 +31,8 @@ log = logging.getLogger("edelweiss")
 
 REFUSED = "its operator refused the run"
 CHANGED = "the run's key, this site's place or the data summary has changed since the run began: start a new run"
-POLL = 0.2  # seconds between polls for the operator's decision
-
-waiting = threading.Event()
-"""Set while a message waits for the operator: a process that is told to end may exit at once."""
+UNBEGUN = 10  # runs that never ask for a round, for each that runs-per-day allows
+DECIDE = 7 * DAY  # seconds that the operator may take to decide, from the coordinator's last question
 
 
 def admit(site: OpenSite, incoming: Incoming, request: Request | None, serial: int = 0) -> bool:
@@ -47,6 +44,8 @@ def admit(site: OpenSite, incoming: Incoming, request: Request | None, serial: i
     ------
     RefusedError
         If the policy, the data or the operator does not allow it; the text holds only counts.
+    AwaitsApprovalError
+        If the operator has not decided yet.
     DataError
         If the policy is strict and the table has likely mistakes.
     """
@@ -65,13 +64,15 @@ def admit(site: OpenSite, incoming: Incoming, request: Request | None, serial: i
     phases = site.run.strategy.phases
     if record and record.open:
         if (advanced := _advance(record, incoming, request, phases)) != record:
+            if advanced.rounds and not record.rounds:
+                _require_day(site, record)
             records.note(advanced)
         if advanced.key != record.key:
             records.take_over(advanced)
         return False
     if data is not None:
         _require_safe(site, data)
-        if site.privacy is not None and earlier is None:
+        if site.privacy is not None and (earlier is None or not earlier.open):
             site.privacy.require_affordable(site.run.sites)
     if record is None:
         _require_log(site)
@@ -80,9 +81,7 @@ def admit(site: OpenSite, incoming: Incoming, request: Request | None, serial: i
             log.warning("no state-dir: the held-out split and the record of reported sums will be lost; set one")
         record = replace(_new_record(site, earlier, new), shown=preview(site, data))
     if policy.asks and record.decision == "waiting":
-        _wait(records, record, site.run.round_timeout)
-        if data is not None:
-            _require_safe(site, data)  # another run may have received sums meanwhile
+        _await_approval(records, record)
     for kind, rows, _ in _patient_sets(site, data) if data is not None and site.privacy is None else ():
         records.tell(kind, rows, site.key)
     opened = _advance(replace(record, decision="approved", open=True), incoming, request, phases)
@@ -148,11 +147,27 @@ def _new_record(site: OpenSite, earlier: RunRecord | None, new: RunRecord) -> Ru
         new = replace(new, decision=earlier.decision)
         if not policy.most_rounds or earlier.rounds < policy.most_rounds:
             return replace(new, began=earlier.began, rounds=earlier.rounds)
-    if site.guarded and policy.runs_per_day and site.records.today() >= policy.runs_per_day:
-        raise RefusedError(
-            f"this site has taken part in {policy.runs_per_day} runs within 24 hours, its limit (runs-per-day)"
-        )
+    _require_day(site, new)
     return new
+
+
+def _require_day(site: OpenSite, record: RunRecord) -> None:
+    """Check that a run is within the limit of a day, both when it begins and when it asks for its first round.
+
+    A run that another site refuses ends before its first round. It does not count, yet it was told sums: so there may
+    be several times as many of those, and no more.
+    """
+    limit = site.policy.runs_per_day
+    if not (site.guarded and limit):
+        return
+    begun, others = site.records.today(record)
+    if begun >= limit:
+        raise RefusedError(f"this site has taken part in {limit} runs within 24 hours, its limit (runs-per-day)")
+    if others >= UNBEGUN * limit:
+        raise RefusedError(
+            f"this site has told {others} runs about its data within 24 hours that never asked for a round; that is "
+            f"{UNBEGUN} times its limit of runs (runs-per-day)"
+        )
 
 
 def _advance(record: RunRecord, incoming: Incoming, request: Request | None, phases: Sequence[str]) -> RunRecord:
@@ -241,19 +256,15 @@ def _patient_sets(site: OpenSite, data: SiteData) -> Iterator[tuple[str, Rows, i
         yield kind, (data.patient_ids[rows], data.row_ids[rows]), fewest
 
 
-def _wait(records: Records, record: RunRecord, seconds: float) -> None:
-    """Wait for the operator, as long as the message can still be answered."""
-    until = time.time() + seconds
-    if record.decision == "waiting":
-        records.note(replace(record, until=until))
+def _await_approval(records: Records, record: RunRecord) -> None:
+    """Note that a run waits for the operator, and let the coordinator ask again: other runs go on meanwhile.
+
+    Raises
+    ------
+    AwaitsApprovalError
+        Always.
+    """
+    if not record.waits:
         log.warning("run %s waits for you: edelweiss-site runs, then approve or refuse it", record.run)
-    waiting.set()
-    try:
-        while (now := records.run(record.run)) is not None and now.decision == "waiting":
-            if time.time() > until:
-                raise RefusedError(f"its operator did not approve the run within round-timeout = {seconds:g} s")
-            time.sleep(POLL)
-        if now is None or now.decision == "refused":
-            raise RefusedError(REFUSED)
-    finally:
-        waiting.clear()
+    records.note(replace(record, until=time.time() + DECIDE))
+    raise AwaitsApprovalError

@@ -51,8 +51,13 @@ class RunRecord:
     lasting: str = ""  # a hash of the run-config keys that a resumed run must keep
     rounds: int = 0  # rounds requested, including those before a stop and those repeated after it
     serial: int = 0  # of its ticket; 0 without
-    until: float = 0.0  # time until which a message waits for a decision, in seconds since 1970
+    until: float = 0.0  # time until which it waits for a decision, in seconds since 1970
     shown: dict[str, str]  # for the operator: what would be computed and sent
+
+    @property
+    def once(self) -> tuple[str, float]:
+        """What it has in common with the runs that it resumes and that resume it."""
+        return self.key or self.run, self.began
 
     @property
     def turned_away(self) -> bool:
@@ -61,7 +66,7 @@ class RunRecord:
 
     @property
     def waits(self) -> bool:
-        """Whether a message of it waits now."""
+        """Whether it waits for the operator's decision."""
         return self.decision == "waiting" and time.time() < self.until
 
 
@@ -159,8 +164,9 @@ class Records:
         return replace(record, decision=decision)
 
     def begun_as(self, key: str) -> RunRecord | None:
-        """Return the latest record of an admitted or refused run by its key."""
-        known = [record for record in self.runs() if record.key == key and (record.open or record.turned_away)]
+        """Return the latest record of an admitted, approved or refused run by its key."""
+        decided = [record for record in self.runs() if record.open or record.decision != "waiting"]
+        known = [record for record in decided if record.key == key]
         return max(known, key=lambda record: (record.turned_away, record.rounds), default=None)
 
     def latest_serial(self) -> int:
@@ -193,11 +199,20 @@ class Records:
         found = (self.run(file.stem) for file in (self.folder / "runs").glob("*.json"))
         return sorted((record for record in found if record), key=lambda record: record.began)
 
-    def today(self) -> int:
-        """Count the runs on the site's own data that began within 24 hours, without refused ones."""
+    def today(self, record: RunRecord) -> tuple[int, int]:
+        """Count the other runs on the site's own data that began within 24 hours, without those refused here.
+
+        Returns
+        -------
+        tuple of int
+            Those that asked for a round, and those that never came so far, as when another site refused them. A run
+            that was stopped and resumed counts once.
+        """
         since = time.time() - DAY
-        counted = [record for record in self.runs() if record.data and record.began > since and not record.turned_away]
-        return len({(record.key or record.run, record.began) for record in counted})  # once, if it was stopped
+        counted = [each for each in self.runs() if each.data and each.open and each.began > since]
+        counted = [each for each in counted if not each.turned_away]
+        begun, all_ = ({each.once for each in those} for those in ((e for e in counted if e.rounds), counted))
+        return len(begun - {record.once}), len(all_ - begun - {record.once})
 
     # ------------------------------------------------------------------ the sets that replies are about
 

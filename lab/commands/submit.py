@@ -22,15 +22,20 @@ if TYPE_CHECKING:
     from edelweiss.common import Value
 
 SUMMARY = "run it at a SuperLink instead"
-DESCRIPTION = "Run a job on a SuperLink: show its log, and return its exit code."
+DESCRIPTION = (
+    "Run a job on a SuperLink: show its log, and return its exit code: 0 complete, 1 failed, 2 a run-config that "
+    "cannot be used, 3 stopped, 4 lost (its process was killed) or out of reach."
+)
 
 RESULTS = re.compile(r"results (?:so far are )?in (/.*\S)")  # a line of `server_app.coordinator`
 
 
-def takes(parser: argparse.ArgumentParser) -> None:
+def takes(parser: argparse.ArgumentParser, *, needs_superlink: bool = True) -> None:
     """Add the arguments."""
-    parser.add_argument("--superlink", required=True, metavar="HOST:PORT", help="where jobs are taken, as a rule 8000")
-    security = parser.add_mutually_exclusive_group(required=True)
+    parser.add_argument(
+        "--superlink", required=needs_superlink, metavar="HOST:PORT", help="where jobs are taken, as a rule 8000"
+    )
+    security = parser.add_mutually_exclusive_group(required=needs_superlink)
     security.add_argument("--root-certificates", metavar="ca.crt", help="whose certificates to trust")
     security.add_argument("--insecure", action="store_true", help="no encryption: on one machine only")
     parser.add_argument("--certificate", metavar="operator.crt", help="what to show there, if asked")
@@ -117,4 +122,4 @@ def run_at(connection: Connection, run_config: Mapping[str, Value]) -> int:
         print(f"error: {outcome.why}", file=sys.stderr)
         if "is unavailable" in outcome.log and connection.root_certificates and CERTIFICATE not in environment:
             print("if this SuperLink lets in its operator only: name --certificate and --key", file=sys.stderr)
-    return 0 if outcome.ok else 1
+    return outcome.code

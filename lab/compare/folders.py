@@ -30,6 +30,7 @@ from edelweiss.lab.run_folder import AGAIN, read_config, read_part, read_records
 from edelweiss.problems.metrics import split
 from edelweiss.server_app.about import FILE as ABOUT
 from edelweiss.server_app.evidence import FILE as EVIDENCE
+from edelweiss.server_app.run_folder import ENDED_EARLY, mark_lost
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -92,13 +93,17 @@ def _ended(path: Path, config: RunConfig) -> Outcome:
             return Outcome.read(path)
         except (OSError, ValueError) as error:
             raise ValueError(f"it is damaged, or of another version ({reason(error)}): {AGAIN}") from None
+    mark_lost(path)
     said, records = read_part(path, "status.json"), read_records(path)
     status, why = said.get("status"), str(said.get("reason", ""))
-    diverged = why if status == "stopped" and DIVERGED.search(why) else ""
+    diverged = why if status in ENDED_EARLY and DIVERGED.search(why) else ""
     if not diverged and (status != "complete" or len(records) != config.rounds):
-        how = {"running": "it still runs, or was killed", "stopped": f"it was stopped ({why})"}.get(
-            str(status), "its status.json does not say that it is complete"
-        )
+        how = {
+            "running": "it still runs",
+            "stopped": f"it was stopped ({why})",
+            "failed": f"it failed ({why})",
+            "lost": f"it is lost ({why})",
+        }.get(str(status), "its status.json does not say that it is complete")
         raise ValueError(
             f"it has {len(records)} of {config.rounds} rounds; {how}: do it again, or resume it with "
             f"--run-config 'resume=\"{path}\"'"

@@ -31,6 +31,10 @@ def site_toml(folder: Path, **keys: Any) -> str:
     return str(path)
 
 
+WAITS = "waits for its operator"
+"""What `told` returns of a site whose operator has to decide."""
+
+
 class Hospital:
     """One site whose folder, state and policy last from run to run; each run is a new one."""
 
@@ -56,9 +60,14 @@ class Hospital:
 
 
 def told(grid: SiteGrid) -> Facts | str:
-    """Ask a site to describe itself: its facts, or its refusal."""
+    """Ask a site to describe itself: its facts, its refusal, or `WAITS`."""
     records: Mapping[str, Any] = grid.ask("query", 0).content.config_records
-    return str(records["error"]["message"]) if "error" in records else from_record(Facts, dict(records["facts"]))
+    return WAITS if "waiting" in records else error_in(records) or from_record(Facts, dict(records["facts"]))
+
+
+def error_in(records: Mapping[str, Any]) -> str:
+    """Return why a site refused; empty where it did not."""
+    return str(records["error"]["message"]) if "error" in records else ""
 
 
 def train(grid: SiteGrid, kind: str = "train", model: torch.Tensor | None = None, **facts: Value) -> str:
@@ -68,8 +77,10 @@ def train(grid: SiteGrid, kind: str = "train", model: torch.Tensor | None = None
     content = question(grid.config, kind, {"x": x, "y": torch.zeros(1)}, **told, **facts)
     answer = grid.ask(kind, 0, content)
     assert not answer.has_error(), answer.error.reason
-    if "error" in answer.content.config_records:
-        return str(answer.content.config_records["error"]["message"])
+    if "waiting" in answer.content.config_records:
+        return WAITS
+    if refusal := error_in(answer.content.config_records):
+        return refusal
     return "" if answer.content.config_records["metrics"] else "no evaluation"
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,6 @@ from edelweiss.client_app.audit import FILE, LONGEST, MOST, SEAL, Audit, AuditEr
 from edelweiss.client_app.cli import main
 from edelweiss.client_app.connection import JoinConfig
 from edelweiss.client_app.join import described, join
-from edelweiss.client_app.policy.records import Records
 from edelweiss.common import ConfigError
 from edelweiss.datasets import Facts
 from edelweiss.federation import Encoding, pack
@@ -361,10 +358,8 @@ def test_the_question_and_what_allowed_it_are_there(logged: tuple[Hospital, Site
 
 def test_who_decides_is_there(tmp_path: Path) -> None:
     hospital = Hospital(tmp_path, *table(60, seed=0), approve="ask")
-    with hospital.run(round_timeout=0.1) as grid:
+    with hospital.run() as grid:
         told(grid)
-        records = Records(str(hospital.state))
-        records.note(replace(records.runs()[0], until=time.time() + 60))
         assert main(["approve", str(grid.run_id), "--state-dir", str(hospital.state)]) == 0
         assert isinstance(told(grid), Facts)
     [act], [rule] = lines_of(hospital.state, "act"), lines_of(hospital.state, "rule")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import tempfile
-import threading
 import time
 from contextlib import nullcontext
 from dataclasses import replace
@@ -20,7 +19,7 @@ from hypothesis import strategies as st
 
 from edelweiss.client_app.cli import main
 from edelweiss.client_app.connection import JoinConfig
-from edelweiss.client_app.policy import TRUST, Policy, PolicyError
+from edelweiss.client_app.policy import TRUST, Policy, PolicyError, admission
 from edelweiss.client_app.policy.records import Records
 from edelweiss.client_app.policy.rules import Secret
 from edelweiss.common import Value
@@ -30,7 +29,7 @@ from edelweiss.federation.fingerprint import fingerprint
 from edelweiss.federation.wire import pack
 from edelweiss.server_app.console import Progress
 from edelweiss.server_app.data_summary import pooled
-from tests.client_app.policies import Hospital, site_toml, told, train
+from tests.client_app.policies import WAITS, Hospital, site_toml, told, train
 from tests.said import has, lines, warnings
 from tests.server_app.sites import SiteGrid, hospitals, question, run_at, saddle_job, site_job, table, write_table
 
@@ -204,13 +203,34 @@ def test_runs_in_a_day_are_counted_in_the_state_folder(tmp_path: Path) -> None:
     hospital = Hospital(tmp_path, *table(60, seed=0), runs_per_day=2)
     with hospital.run() as first:
         assert isinstance(told(first), Facts)
-        assert isinstance(hospital.described(), Facts)
+        for _ in range(2):
+            with hospital.run() as another:
+                assert isinstance(told(another), Facts)
+                assert "24 hours" not in train(another)
         assert "2 runs within 24 hours" in str(hospital.described())
-        assert isinstance(told(first), Facts), "a run that has begun goes on"
+        assert "2 runs within 24 hours" in train(first), "nor does one begin to train that was told before"
+        assert isinstance(told(first), Facts)
     records = Records(str(hospital.state))
     for record in records.runs():
         records.note(type(record)(**{**vars(record), "began": record.began - 25 * 3600}))
     assert isinstance(hospital.described(), Facts)
+
+
+def test_runs_that_never_ask_for_a_round_have_a_limit_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when another site refuses them: they take no place of those that train, and are not without limit."""
+    monkeypatch.setattr(admission, "UNBEGUN", 3)
+    hospital = Hospital(tmp_path, *table(60, seed=0), runs_per_day=1)
+    for _ in range(3):
+        assert isinstance(hospital.described(), Facts)
+    assert "never asked for a round" in str(hospital.described())
+    records = Records(str(hospital.state))
+    (records.folder / "runs" / f"{records.runs()[0].run}.json").unlink()
+    with hospital.run() as grid:
+        assert isinstance(told(grid), Facts)
+        assert "24 hours" not in train(grid)
+    assert "1 runs within 24 hours" in str(hospital.described())
 
 
 def test_a_policy_holds_for_simulated_parts_too_but_its_minima_do_not(tmp_path: Path) -> None:
@@ -369,23 +389,11 @@ def asking(tmp_path: Path) -> tuple[Hospital, Records]:
     return hospital, Records(str(hospital.state))
 
 
-def deciding(records: Records, word: str) -> tuple[threading.Thread, list[str]]:
-    """Decide about the first run that waits, from a shell of one's own; return the thread, and what `runs` shows."""
-    seen: list[str] = []
-
-    def operator() -> None:
-        deadline = time.monotonic() + 20
-        while time.monotonic() < deadline:
-            for record in records.runs():
-                if record.waits:
-                    seen.extend([record.run, *record.shown.values()])
-                    seen.append(str(main([word, record.run[:6], "--state-dir", str(records.folder.parent)])))
-                    return
-            time.sleep(0.02)
-
-    thread = threading.Thread(target=operator)
-    thread.start()
-    return thread, seen
+def decided(records: Records, word: str) -> list[str]:
+    """Decide about the only run that waits, as its operator does; return what `runs` shows, and the exit code."""
+    [record] = [record for record in records.runs() if record.waits]
+    code = main([word, record.run[:6], "--state-dir", str(records.folder.parent)])
+    return [record.run, *record.shown.values(), str(code)]
 
 
 @pytest.mark.parametrize("word", ["approve", "refuse"])
@@ -393,10 +401,10 @@ def test_a_run_waits_for_the_operator(
     asking: tuple[Hospital, Records], word: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     hospital, records = asking
-    thread, seen = deciding(records, word)
     with hospital.run() as grid:
+        assert told(grid) == told(grid) == WAITS, "it is asked again, and others may be answered meanwhile"
+        seen = decided(records, word)
         answer = told(grid)
-        thread.join()
         assert seen[-1] == "0"
         assert "codasca on auc, 2 rounds, linear" in seen
         assert TRUST in seen, "what no rule prevents is said before the decision"
@@ -467,13 +475,14 @@ def test_a_site_that_asks_needs_a_place_to_be_asked_at(asking: tuple[Hospital, R
     assert 'state-dir is missing: with approve = "ask"' in str(hospital.described())
 
 
-@pytest.mark.slow
 def test_a_run_that_nobody_approves_gets_no_answer(
     asking: tuple[Hospital, Records], capsys: pytest.CaptureFixture[str]
 ) -> None:
     hospital, records = asking
-    assert "did not approve the run within round-timeout = 0.3 s" in str(hospital.described(round_timeout=0.3))
+    assert hospital.described() == WAITS
     assert not list(records.folder.glob("told/*")), "it has told nothing"
-    number = records.runs()[0].run
-    assert main(["approve", number, "--state-dir", str(hospital.state)]) == 1
+    record = records.runs()[0]
+    records.note(replace(record, until=time.time() - 1))
+    assert main(["approve", record.run, "--state-dir", str(hospital.state)]) == 1, "it was asked too long ago"
+    number = record.run
     assert lines(capsys.readouterr().err, f"'{number}'", "none")

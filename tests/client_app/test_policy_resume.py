@@ -16,11 +16,11 @@ from edelweiss.common import Value, from_record
 from edelweiss.config import RunConfig
 from edelweiss.config.resume import FREE, lasting
 from edelweiss.datasets import Facts
-from edelweiss.federation import TooFewRepliesError
+from edelweiss.federation import AwaitsApprovalError
 from edelweiss.federation.fingerprint import fingerprint
 from edelweiss.server_app.console import Progress
 from edelweiss.server_app.coordinator import coordinate
-from tests.client_app.policies import Hospital, site_toml, train
+from tests.client_app.policies import WAITS, Hospital, error_in, site_toml, train
 from tests.said import has
 from tests.server_app.sites import SiteGrid, table
 
@@ -31,7 +31,7 @@ def begun(grid: SiteGrid, run: str = KEY) -> Facts | str:
     """Ask a site to describe itself, as a coordinator does that says the run's key: its facts, or its refusal."""
     records: Any = grid.ask("query", 0, RecordDict({"config": ConfigRecord({"app": fingerprint(), "run": run})}))
     found = records.content.config_records
-    return str(found["error"]["message"]) if "error" in found else from_record(Facts, dict(found["facts"]))
+    return WAITS if "waiting" in found else error_in(found) or from_record(Facts, dict(found["facts"]))
 
 
 @pytest.fixture
@@ -123,19 +123,18 @@ def test_a_run_that_was_refused_once_does_not_come_back(tmp_path: Path, when: st
             assert "its operator refused the run" in train(grid, run=KEY)
 
 
-@pytest.mark.slow
 def test_a_resumed_run_is_approved_once(tmp_path: Path) -> None:
     hospital = Hospital(tmp_path, *table(400, seed=0, positives=200), seed="a", approve="ask")
-    with hospital.run(round_timeout=0.2) as grid:
-        assert "did not approve" in str(begun(grid))
+    with hospital.run() as grid:
+        assert begun(grid) == WAITS
         record = Records(str(hospital.state)).runs()[0]
         Records(str(hospital.state)).decide(record, "approved")
         assert isinstance(begun(grid), Facts)
-    with hospital.run(round_timeout=0.2) as grid:
+    with hospital.run() as grid:
         assert isinstance(begun(grid), Facts)
         assert not train(grid, run=KEY)
-    with hospital.run(round_timeout=0.2) as grid:
-        assert "did not approve" in str(begun(grid, "another"))
+    with hospital.run() as grid:
+        assert begun(grid, "another") == WAITS
     assert main(["refuse", Records(str(hospital.state)).begun_as(KEY).run, "--state-dir", str(hospital.state)]) == 0  # type: ignore[union-attr]
     with hospital.run() as grid:
         assert begun(grid) == "its operator refused the run", "who withdrew from it has withdrawn from the rest, too"
@@ -168,7 +167,8 @@ def test_two_keys_never_lead_to_one_memory(tmp_path: Path, key: str) -> None:
 
 def test_nothing_is_written_of_a_run_that_was_refused(tmp_path: Path) -> None:
     hospital = Hospital(tmp_path, *table(400, seed=0, positives=200), seed="a", runs_per_day=1)
-    hospital.described()
+    with hospital.run() as grid:
+        assert not train(grid)
     before = sorted(hospital.state.glob("policy/*/*"))
     for number in range(3):
         with hospital.run() as grid:
@@ -178,10 +178,44 @@ def test_nothing_is_written_of_a_run_that_was_refused(tmp_path: Path) -> None:
 
 def test_a_coordinator_says_the_key_from_the_first_question_on(tmp_path: Path) -> None:
     hospital = Hospital(tmp_path, *table(400, seed=0, positives=200), seed="a", approve="ask")
-    with hospital.run(round_timeout=0.2) as grid, pytest.raises(TooFewRepliesError, check=has("round-timeout")):
+    waits = has(key="approval-timeout", sites=("north",))
+    with hospital.run(approval_timeout=0.1) as grid, pytest.raises(AwaitsApprovalError, check=waits):
         coordinate(grid.config, grid, Progress(quiet=True))
     (record,), (status,) = Records(str(hospital.state)).runs(), (tmp_path / "runs").glob("*/status.json")
     assert record.key == json.loads(status.read_text())["run"]
+
+
+def test_a_run_stops_that_nobody_has_approved_and_resumes_when_somebody_has(tmp_path: Path) -> None:
+    hospital = Hospital(tmp_path, *table(400, seed=0, positives=200), seed="a", approve="ask")
+    with hospital.run(approval_timeout=0.1, run_name="it") as grid, pytest.raises(AwaitsApprovalError):
+        coordinate(grid.config, grid, Progress(quiet=True))
+    folder = tmp_path / "runs" / "it"
+    assert json.loads((folder / "status.json").read_text())["status"] == "stopped"
+    [record] = Records(str(hospital.state)).runs()
+    assert record.waits, "the hospital may decide although nobody asks now"
+    Records(str(hospital.state)).decide(record, "approved")
+    with hospital.run(resume=str(folder), run_name="it", approval_timeout=0.1) as grid:
+        assert len(coordinate(grid.config, grid, Progress(quiet=True)).metrics) == grid.config.rounds
+    with hospital.run(resume=str(folder), batch_size=9) as grid:
+        assert "with another run-config" in str(begun(grid, record.key)), "another run has not been approved by that"
+
+
+def test_a_run_goes_on_as_soon_as_its_operator_has_approved_it(tmp_path: Path) -> None:
+    hospital = Hospital(tmp_path, *table(400, seed=0, positives=200), seed="a", approve="ask")
+    records = Records(str(hospital.state))
+
+    class Approving(Progress):
+        def say(self, text: str, style: str = "") -> None:
+            said.append(text)
+            if text == "site 'north' waits for its operator's approval":
+                records.decide(records.runs()[0], "approved")
+
+    said: list[str] = []
+    with hospital.run(round_timeout=0.5) as grid:
+        assert coordinate(grid.config, grid, Approving(quiet=True)).metrics
+    assert said.index("site 'north' waits for its operator's approval") < said.index(
+        "the operator of site 'north' has decided"
+    )
 
 
 def test_what_stays_of_a_run_config(tmp_path: Path) -> None:
@@ -195,5 +229,5 @@ def test_a_policy_that_asks_may_change(hospital: Hospital) -> None:
     with hospital.run() as grid:
         assert isinstance(begun(grid), Facts)
     site_toml(hospital.folder, seed="a", approve="ask")
-    with hospital.run(round_timeout=0.2) as grid:
+    with hospital.run() as grid:
         assert isinstance(begun(grid), Facts), "it was approved as all were then"

@@ -171,9 +171,13 @@ class Host:
 
     def submit(self, run_config: Mapping[str, Value]) -> Outcome:
         """Submit a run: `docker compose run --rm submit ...`."""
+        done = self.submitted(run_config)
+        status = "finished:completed" if done.returncode == 0 else "finished:failed"
+        return Outcome(status, done.stderr, done.stdout + done.stderr)
+
+    def submitted(self, run_config: Mapping[str, Value]) -> subprocess.CompletedProcess[str]:
+        """Submit a run; return what the command said, and its exit code."""
         settings = self.folder("submit", "/") / "run.toml"
         settings.write_text(to_toml(run_config), encoding="utf-8")
         command = [*(self.here("submit", word) for word in SERVICES["submit"]["entrypoint"]), str(settings)]
-        done = subprocess.run(command, env=self.environment("submit"), capture_output=True, text=True)
-        status = "finished:completed" if done.returncode == 0 else "finished:failed"
-        return Outcome(status, done.stderr, done.stdout + done.stderr)
+        return subprocess.run(command, env=self.environment("submit"), capture_output=True, text=True)

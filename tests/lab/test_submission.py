@@ -23,7 +23,11 @@ from tests.said import lines
 @pytest.mark.parametrize(
     ("details", "log", "why"),
     [
-        ("No heartbeat received from the task", "round 1/3", "finished:failed, No heartbeat received from the task"),
+        (
+            "No heartbeat received from the task",
+            "round 1/3",
+            "lost: finished:failed, No heartbeat received from the task",
+        ),
         ("An exception: rounds = 0", "rounds = 0", "the run failed, see above"),
         ("", "", "finished:failed"),
     ],

@@ -171,7 +171,7 @@ def test_wherever_it_was_stopped(
     keys = {key: value for key, value in keys.items() if not key.startswith("local-sgda.")}
     quiet = simulate(keys)
     folder = stopped(keys, when, share)
-    assert json.loads((folder / "status.json").read_text())["status"] == "stopped"
+    assert json.loads((folder / "status.json").read_text())["status"] == "failed"
     assert_same(quiet, simulate({"resume": str(folder), "workers": 3 - workers}))
     assert json.loads((folder / "status.json").read_text())["status"] == "complete"
 
