@@ -15,6 +15,7 @@ COMMANDS = {
     "budget": "show the privacy budget: what runs have cost, and what is left",
     "doctor": "test everything that join needs, and say how to fix what fails",
     "join": "connect to a coordinator and answer its messages",
+    "password": "set who may open the site's page, and with which password",
     "personalise": "train your own head on the body of a finished run",
     "predict": "score patients with a model that your site has saved",
     "refuse": "refuse a waiting run, or withdraw from one that has begun",

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field
 from edelweiss.common import ConfigError, Value, shorter
 from edelweiss.common.files import TEXT, read_file, read_toml, reason
 from edelweiss.config.node import SiteConfig
+from edelweiss.web.server import address_of
 
 if TYPE_CHECKING:
     import argparse
@@ -41,6 +42,10 @@ class JoinConfig(SiteConfig):
     )
     insecure: bool = Field(False, description="no TLS, and the key only seals answers: for tests on one machine")
     health: Address = Field("", description="HOST:PORT at which to answer health checks (gRPC); empty: nowhere")
+    page: Annotated[str, AfterValidator(address_of)] = Field(
+        "",
+        description="127.0.0.1:PORT or unix:PATH at which join serves the site's page; needs state-dir; empty: no page",
+    )
 
     @classmethod
     def read(cls, file: str, options: Mapping[str, Value]) -> JoinConfig:

@@ -30,6 +30,7 @@ from edelweiss.client_app.fleet import (
     connected,
     public_half,
 )
+from edelweiss.client_app.page.beside import Connection, page_beside
 from edelweiss.common import ConfigError, record_in
 from edelweiss.common.memory import keep_freed_memory
 
@@ -286,13 +287,17 @@ def join(config: JoinConfig) -> int:
         if config.health:
             stack.callback(answer_health_checks(config.health).stop, None)
         site = Joined(config)
+        noted = Connection(config)
+        if config.page:
+            stack.enter_context(page_beside(config))
         try:
             while not stop:
                 try:
                     with connected(
-                        config.superlink, certificates, key, certificate, wait=stop.wait, say=log.warning, known=known
+                        config.superlink, certificates, key, certificate, wait=stop.wait, say=noted.say, known=known
                     ) as fleet:
                         known.note()
+                        noted.joined(fleet.node_id)
                         log.info("joined, as number %d", fleet.node_id)
                         site.serve(fleet, stop)
                 except ForgottenError:

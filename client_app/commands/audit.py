@@ -6,7 +6,7 @@ import argparse
 import csv
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from edelweiss.client_app.commands import state_folder
 
@@ -48,19 +48,14 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Verify and print the log; return 1 for an altered one."""
-    from edelweiss.client_app.audit import Audit, AuditError, acknowledge, require_whole
-    from edelweiss.client_app.policy.records import Records
+    from edelweiss.client_app.audit import AuditError, acknowledge
     from edelweiss.common.files import reason
 
     folder = Path(options.state_dir)
-    rows: dict[str, list[tuple[str, ...]]] = {}
+    rows: Rows = {}
     hashes: list[str] = []
     try:
-        require_whole(folder, has_runs=bool(Records(str(folder)).runs()))
-        for last, line in Audit(folder).lines():
-            hashes.append(last)
-            if line["run"].startswith(options.run):
-                rows.setdefault(line["run"], []).append(tuple(map(_printable, _row(line))))
+        read_into(rows, hashes, folder, options.run)
     except AuditError as error:
         if options.acknowledge:
             aside = acknowledge(folder, str(error))
@@ -95,15 +90,44 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+Rows = dict[str, list[tuple[str, ...]]]
+"""The printable lines of each run, in the columns of `COLUMNS`."""
+
+
+def read_into(rows: Rows, hashes: list[str], folder: Path, run: str = "") -> None:
+    """Verify a site's log, and add its lines, and the hash of each.
+
+    Raises
+    ------
+    AuditError
+        If it was altered, or is gone.
+    OSError, LookupError, TypeError, ValueError, AttributeError
+        If it cannot be read, or a line was not written by a site.
+    """
+    from edelweiss.client_app.audit import Audit, require_whole
+    from edelweiss.client_app.policy.records import Records
+
+    require_whole(folder, has_runs=bool(Records(str(folder)).runs()))
+    for last, line in Audit(folder).lines():
+        hashes.append(last)
+        if line["run"].startswith(run):
+            rows.setdefault(line["run"], []).append(tuple(map(_printable, _row(line))))
+
+
+def write_csv(rows: Rows, file: TextIO) -> None:
+    """Write the lines as CSV."""
+    writer = csv.writer(file)
+    writer.writerow(("run", *COLUMNS))
+    writer.writerows((run, *row) for run, lines in rows.items() for row in lines)
+
+
 def _show(rows: dict[str, list[tuple[str, ...]]], options: argparse.Namespace) -> None:
     """Print the lines of each run, or write them to the file that the options name."""
     if options.csv:
         with open(options.csv, "w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(("run", *COLUMNS))
-            writer.writerows((run, *row) for run, lines in rows.items() for row in lines)
+            write_csv(rows, file)
     if options.html:
-        Path(options.html).write_text(_page(rows), encoding="utf-8")
+        Path(options.html).write_text(page_of(rows), encoding="utf-8")
     if options.csv or options.html:
         return
     from rich.console import Console
@@ -117,7 +141,7 @@ def _show(rows: dict[str, list[tuple[str, ...]]], options: argparse.Namespace) -
         console.print(table)
 
 
-def _page(rows: dict[str, list[tuple[str, ...]]]) -> str:
+def page_of(rows: dict[str, list[tuple[str, ...]]]) -> str:
     """Return the lines as an HTML page of its own."""
     import pandas as pd
 

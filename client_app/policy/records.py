@@ -9,6 +9,7 @@ import json
 import os
 import re
 import secrets
+import threading
 import time
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -177,9 +178,12 @@ class Records:
         """Write the record of a run."""
         self._write(self.folder / "runs" / f"{record.run}.json", json.dumps(asdict(record), indent=1).encode())
 
-    def decide(self, record: RunRecord, decision: str) -> None:
-        """Write the operator's decision, in a file of its own that the site's records do not overwrite."""
-        self._write(self._decision(record), decision.encode())
+    def decide(self, record: RunRecord, decision: str, *, first: bool = False) -> bool:
+        """Write the operator's decision, in a file of its own that the site's records do not overwrite.
+
+        ``first``: unless there is one, which stands. Return whether it was written.
+        """
+        return self._write(self._decision(record), decision.encode(), once=first)
 
     def forget_decision(self, number: int) -> None:
         """Remove the decision about a run without a record."""
@@ -254,11 +258,14 @@ class Records:
         return ConfigError("state-dir", [f"{name} in it is damaged: restore it from a backup; without it {loss}"])
 
     @staticmethod
-    def _write(file: Path, content: bytes, once: bool = False) -> None:
-        """Write a file atomically, readable only by its owner; ``once``: unless another process was faster."""
+    def _write(file: Path, content: bytes, once: bool = False) -> bool:
+        """Write a file atomically, readable only by its owner; ``once``: unless another process was faster.
+
+        Return whether it was written.
+        """
         for folder in (file.parent.parent, file.parent):  # with `parents` alone the outer one would be open to others
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        draft = file.with_name(f".{file.name}.{os.getpid()}")
+        draft = file.with_name(f".{file.name}.{os.getpid()}.{threading.get_ident()}")
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as stream:
             stream.write(content)
             stream.flush()
@@ -267,11 +274,12 @@ class Records:
             try:
                 os.link(draft, file)
             except FileExistsError:
-                pass
+                return False
             finally:
                 draft.unlink()
         else:
             os.replace(draft, file)
+        return True
 
 
 def _npy(array: Digests) -> bytes:

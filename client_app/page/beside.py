@@ -1,0 +1,120 @@
+"""What join does for the page: it starts the page's process, and notes its connection in the state folder."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edelweiss.common import ConfigError
+from edelweiss.common.files import read_json
+from edelweiss.web.accounts import Accounts
+
+if TYPE_CHECKING:
+    from edelweiss.client_app.connection import JoinConfig
+
+log = logging.getLogger("edelweiss")
+
+ROLES = ("look", "decide")
+FIRST = "operator"  # who gets a password when nobody has one
+AGAIN = 5.0  # seconds until a page that ended is started again
+ENDS = 5.0  # seconds that it has to end
+
+
+def accounts_in(state_dir: str) -> Accounts:
+    """Return the accounts of a site's page."""
+    return Accounts(Path(state_dir).expanduser() / "page" / "accounts.json", ROLES)
+
+
+class Connection:
+    """The connection to the coordinator, as noted in the state folder for the page."""
+
+    def __init__(self, config: JoinConfig) -> None:
+        self._file = Path(config.state_dir).expanduser() / "page" / "connection.json" if config.state_dir else None
+        self._noted: dict[str, Any] = {"superlink": config.superlink, "number": 0, "problem": "not joined yet"}
+        self._note()
+
+    def joined(self, number: int) -> None:
+        """Note a connection, with the coordinator's number for this site."""
+        self._noted |= {"number": number, "problem": ""}
+        self._note()
+
+    def say(self, text: str) -> None:
+        """Log that there is no connection and why, or that there is one again."""
+        log.warning("%s", text)
+        self._noted["problem"] = "" if text == "the coordinator answers" else text
+        self._note()
+
+    def _note(self) -> None:
+        if self._file is None:
+            return
+        with suppress(OSError):  # the page is not worth a run
+            self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            draft = self._file.with_name(".connection.json")
+            draft.write_text(json.dumps({**self._noted, "since": time.time()}), encoding="utf-8")
+            os.replace(draft, self._file)
+
+
+def connection_in(state: Path) -> dict[str, Any]:
+    """Return what join has noted last; empty for nothing."""
+    try:
+        found = read_json(state / "page" / "connection.json")
+        return {key: found[key] for key in ("superlink", "number", "problem", "since")}
+    except (OSError, ValueError, LookupError, TypeError):
+        return {}
+
+
+@contextmanager
+def page_beside(config: JoinConfig) -> Iterator[None]:
+    """Run the page's process through the block; it is started again when it ends.
+
+    Raises
+    ------
+    ConfigError
+        If there is no state folder, or the accounts in it cannot be used.
+    """
+    if not config.state_dir:
+        raise ConfigError("join", ["page: it needs a state-dir, where runs, log and passwords are"])
+    accounts = accounts_in(config.state_dir)
+    if not accounts.everybody():
+        password = accounts.set(FIRST, ROLES[-1])
+        log.info("page: name %s, password %s (said once; edelweiss-site password sets others)", FIRST, password)
+    ended = threading.Event()
+    process: list[subprocess.Popen[str]] = []
+    text = json.dumps(config.model_dump(by_alias=True, exclude_defaults=True))
+
+    def keep() -> None:
+        while not ended.is_set():
+            command = [sys.executable, "-m", "edelweiss.client_app.page.process"]
+            try:
+                process[:] = [subprocess.Popen(command, stdin=subprocess.PIPE, text=True, start_new_session=True)]
+                stream = process[0].stdin
+                assert stream is not None
+                with suppress(OSError):
+                    stream.write(text + "\n")
+                    stream.flush()
+                code: object = process[0].wait()
+            except OSError as error:
+                code = error
+            if not ended.is_set():
+                log.warning("the page ended (%s); runs go on, and it is started again", code)
+            ended.wait(AGAIN)
+
+    thread = threading.Thread(target=keep, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        for one in process:
+            one.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                one.wait(ENDS)

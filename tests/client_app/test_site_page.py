@@ -1,0 +1,140 @@
+"""The site's page, by a real client: approve, refuse, withdraw, what leaves, the audit log, and what it never does."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from edelweiss.client_app.audit import Audit, require_whole
+from edelweiss.client_app.connection import JoinConfig
+from edelweiss.client_app.page.beside import page_beside
+from edelweiss.common import ConfigError
+from tests.client_app.site_pages import HOSTILE, SitePage, site_page, token
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SitePage]:
+    with site_page(tmp_path_factory.mktemp("page")) as it:
+        yield it
+
+
+def decide(page: SitePage, client: httpx.Client, run: str, decision: str, seen: str, comment: str = "") -> int:
+    given = {"token": token(client), "decision": decision, "seen": seen, "comment": comment}
+    return client.post(f"/runs/{run}", data=given).status_code
+
+
+def acts(page: SitePage) -> list[str]:
+    return [line["act"] for _, line in Audit(page.state).lines() if line["way"] == "act"]
+
+
+def test_a_run_is_approved_with_a_name_and_a_comment_in_the_log(page: SitePage) -> None:
+    page.note("21")
+    client = page.login()
+    assert "with single patients" in client.get("/runs/21").text, "what leaves, before the approval"
+    assert decide(page, client, "21", "approved", "waiting", "board\nsaid yes") == 200
+    assert page.decision("21") == "approved"
+    [said] = [act for act in acts(page) if act.startswith("approved on the page, by anna")]
+    assert "board said yes" in said
+    assert "board said yes" in client.get("/runs/21?print=1").text
+    require_whole(page.state)
+
+
+def test_the_first_decision_stands_and_the_second_is_told(page: SitePage) -> None:
+    page.note("22")
+    anna, berta = page.login("anna"), page.login("berta")
+    assert decide(page, anna, "22", "refused", "waiting") == 200
+    assert decide(page, berta, "22", "approved", "waiting") == 409
+    assert page.decision("22") == "refused"
+    page.note("23")
+    codes: list[int] = []
+    both = [(anna, "approved", token(anna)), (berta, "refused", token(berta))]
+
+    def click(client: httpx.Client, decision: str, own: str) -> None:
+        codes.append(client.post("/runs/23", data={"token": own, "decision": decision, "seen": "waiting"}).status_code)
+
+    threads = [threading.Thread(target=click, args=each) for each in both]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(codes) == [200, 409]
+
+
+def test_a_running_run_is_left_only_by_who_saw_that_it_runs(page: SitePage) -> None:
+    record = page.note("24", open=True)
+    page.records.decide(record, "approved")
+    client = page.login()
+    assert decide(page, client, "24", "refused", "waiting") == 409
+    assert page.decision("24") == "approved"
+    assert decide(page, client, "24", "approved", "open") == 409
+    assert decide(page, client, "24", "refused", "open") == 200
+    assert page.decision("24") == "refused"
+
+
+def test_who_may_look_decides_nothing(page: SitePage) -> None:
+    page.note("25")
+    client = page.login("carl")
+    assert "Approve" not in client.get("/runs/25").text
+    assert decide(page, client, "25", "approved", "waiting") == 403
+    assert page.decision("25") == "waiting"
+
+
+def test_names_of_sites_and_runs_are_text(page: SitePage) -> None:
+    client = page.login()
+    for path in ("/", "/runs", "/runs/11", "/audit"):
+        assert "<img src=x" not in client.get(path).text, path
+    assert HOSTILE.replace("<", "&lt;").replace(">", "&gt;") in client.get("/runs/11").text
+
+
+def test_a_secret_rule_is_shown_to_nobody(page: SitePage) -> None:
+    text = page.login().get("/").text
+    assert "approve = " in text
+    assert "swordfish" not in text
+
+
+@pytest.mark.parametrize("path", ["/runs/99", "/runs/..%2f..%2fsite", "/runs/x", "/elsewhere"])
+def test_a_run_that_is_none_is_said(page: SitePage, path: str) -> None:
+    assert page.login().get(path).status_code == 404
+
+
+def test_the_log_is_filtered_and_given_as_files(page: SitePage) -> None:
+    client = page.login()
+    everything, other = (client.get("/audit", params={"as": "csv", "run": run}).text for run in ("11", "9"))
+    assert "looked at it" in everything
+    assert "looked at it" not in other
+    assert "<table" in client.get("/audit?as=html").text
+
+
+def test_machines_ask_without_a_password_and_learn_no_patient(page: SitePage) -> None:
+    text = httpx.get(f"{page.url}/metrics").text
+    assert "edelweiss_connected 1.0" in text
+    assert 'edelweiss_runs{state="waiting"}' in text
+
+
+def test_a_broken_chain_is_said_until_somebody_acknowledges_it(tmp_path: Path) -> None:
+    with site_page(tmp_path) as page:
+        client = page.login()
+        assert "unaltered" in client.get("/audit").text
+        file = page.state / "audit.jsonl"
+        file.write_bytes(file.read_bytes().replace(b"looked", b"locked"))
+        for path in ("/", "/runs", "/audit"):
+            assert "was altered" in client.get(path).text
+        assert "edelweiss_audit_whole 0.0" in httpx.get(f"{page.url}/metrics").text
+        assert client.post("/audit/acknowledge", data={"token": token(client)}).status_code == 200
+        assert "was altered" not in client.get("/").text
+        assert "anna" in acts(page)[0]
+        assert list(page.state.glob("audit-1.jsonl"))
+
+
+def test_a_page_needs_a_state_folder_and_a_loopback_address(tmp_path: Path) -> None:
+    config = JoinConfig.read("", {"superlink": "a:1", "insecure": True, "page": "127.0.0.1:0"})
+    with pytest.raises(ConfigError, match="state-dir"), page_beside(config):
+        pass
+    with pytest.raises(ConfigError, match="page"):
+        JoinConfig.read("", {"superlink": "a:1", "insecure": True, "page": "10.0.0.1:80"})
