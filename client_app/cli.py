@@ -14,6 +14,7 @@ COMMANDS = {
     "audit": "show what the site received and sent, and verify the log",
     "budget": "show the privacy budget: what runs have cost, and what is left",
     "doctor": "test everything that join needs, and say how to fix what fails",
+    "extract": "write your table from a database, by a query that you have approved",
     "join": "connect to a coordinator and answer its messages",
     "password": "set who may open the site's page, and with which password",
     "personalise": "train your own head on the body of a finished run",
@@ -56,6 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
 def explained(error: Exception) -> int:
     """Print a user's mistake and return its exit code; re-raise any other exception."""
     from edelweiss.client_app.errors import RefusedError
+    from edelweiss.client_app.extract import ExtractError
     from edelweiss.client_app.memory import StateError
     from edelweiss.client_app.personalise import PersonaliseError
     from edelweiss.config import MISTAKES, ConfigError
@@ -63,7 +65,7 @@ def explained(error: Exception) -> int:
     if isinstance(error, ConfigError):
         print(error, file=sys.stderr)
         return 2
-    if isinstance(error, (*MISTAKES, StateError, PersonaliseError, RefusedError)):
+    if isinstance(error, (*MISTAKES, StateError, PersonaliseError, RefusedError, ExtractError)):
         print(f"error: {error}", file=sys.stderr)
         return 1
     raise error

@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field, StrictFloat
 
 from edelweiss.common import ConfigError, repeated, shorter, unknown
 from edelweiss.common.files import TEXT, read_file, reason, toml_in
+from edelweiss.config.extract import ExtractTable
 from edelweiss.config.keys import Keys
 from edelweiss.datasets.numbers import MISSING, canonical
 from edelweiss.datasets.site.study import Column, Study
@@ -78,6 +79,7 @@ class StudyFile(Keys, strict=False):
     )
     label: LabelTable = Field(description="what the label column means")
     columns: dict[str, ColumnTable] = Field(min_length=1, description="the features by column name")
+    extract: ExtractTable | None = Field(None, description="how a hospital with a database gets the table")
 
     def contradictions(self) -> list[str]:
         """Return a line for each contradiction between keys."""
@@ -125,7 +127,7 @@ class StudyFile(Keys, strict=False):
         needed = [*self.columns, label.column, *([self.patient] if self.patient else [])]
         if self.header and (absent := [name for name in needed if name not in self.header]):
             found.append(f"header: it lacks {', '.join(map(repr, absent))}")
-        return found
+        return found + (self.extract.contradictions() if self.extract else [])
 
     def _classes(self) -> tuple[Texts, ...]:
         return self.label.classes or (self.label.negative, self.label.positive)
@@ -145,7 +147,7 @@ class StudyFile(Keys, strict=False):
             )
             for name, one in self.columns.items()
         ]
-        same = self.model_dump(exclude={"name", "label", "columns"})
+        same = self.model_dump(exclude={"name", "label", "columns", "extract"})
         return Study(columns=tuple(columns), label=self.label.column, classes=self._classes(), **same)
 
 
@@ -157,7 +159,12 @@ def _is_encoding(name: str) -> bool:
 
 
 def parse(file: str, values: Mapping[str, Any]) -> Study:
-    """Return the study that a file's content describes.
+    """Return the study that a file's content describes; raises as `parse_file` does."""
+    return parse_file(file, values).study()
+
+
+def parse_file(file: str, values: Mapping[str, Any]) -> StudyFile:
+    """Return a file's content.
 
     Raises
     ------
@@ -168,16 +175,26 @@ def parse(file: str, values: Mapping[str, Any]) -> Study:
     wrong += content.contradictions() if content else []
     if content is None or wrong:
         raise ConfigError(f"study file {file}", wrong)
-    return content.study()
+    return content
 
 
 @lru_cache(maxsize=4)
-def _parsed(file: str, content: bytes) -> Study:
-    return parse(file, toml_in(content))
+def _parsed(file: str, content: bytes) -> tuple[StudyFile, Study]:
+    found = parse_file(file, toml_in(content))
+    return found, found.study()
 
 
 def read_study(file: str) -> Study:
-    """Read a study file; ConfigError listing everything that is wrong with it."""
+    """Read a study file as tables are read by it; ConfigError listing everything that is wrong with it."""
+    return _read(file)[1]
+
+
+def read_study_file(file: str) -> StudyFile:
+    """Read a study file with all that it says; raises as `read_study` does."""
+    return _read(file)[0]
+
+
+def _read(file: str) -> tuple[StudyFile, Study]:
     try:
         return _parsed(file, read_file(file, TEXT))
     except ConfigError:

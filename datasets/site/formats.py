@@ -199,9 +199,11 @@ def _spss(file: Path) -> pd.DataFrame:
 
 
 def _parquet(file: Path) -> pd.DataFrame:
-    import pandas as pd
+    from pyarrow import parquet
 
-    return pd.read_parquet(file)
+    # As Python's integers where some are missing: a float does not hold an identifier of 64 bits.
+    frame: pd.DataFrame = parquet.read_table(file).to_pandas(integer_object_nulls=True)
+    return frame
 
 
 READERS: dict[str, Callable[[Path, Form], Iterator[list[Any]]]] = {

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 LABEL_PAIRS = (("0", "1"), ("-1", "1"), ("no", "yes"), ("false", "true"))  # negative, positive
 _MOST_CLASSES = 1000  # a column with more is one of ids, not of classes
 _WHOLE = re.compile("-?[0-9]+")
+_ID = re.compile("-?[0-9]{19,20}")  # a whole number of 64 bits, as it is written
 _ALLOWED = "0/1, -1/+1, no/yes or false/true"
 
 
@@ -300,10 +301,12 @@ def read_numbers(
                 )
             )
         if len(large := np.flatnonzero(np.abs(numbers) > LARGEST)):
+            mend = "leave the value empty if it is missing"
+            if all(_ID.fullmatch(str(value)) for value in column.iloc[large]):
+                mend = "these are identifiers: remove the column, or name it as patient if they are the patients'"
             problems.append(
                 DataError(
-                    f"{file}: column {name!r} must be within +-{LARGEST:g}, but has {_at(large, column)}; leave the "
-                    "value empty if it is missing",
+                    f"{file}: column {name!r} must be within +-{LARGEST:g}, but has {_at(large, column)}; {mend}",
                     f"{file.name}: a column has {len(large)} values that are infinite or beyond {LARGEST:g}",
                     key=name,
                     row=int(large[0]) + 1,
