@@ -12,7 +12,7 @@ _SHARED: Ranges = {
     "positives-per-batch": (4, 8, 16),
 }
 _OBJECTIVE: Ranges = {"problem": ("auc", "auc-margin"), "auc.score auc-margin.score": ("sigmoid", "identity")}
-_STEP = Between(0.03, 1.5)
+_STEP = Between(0.01, 3.0)
 _WEIGHTS = (0.1, 0.3, 0.5, 0.9)
 
 
@@ -53,7 +53,7 @@ def _order(data: str, reduced: Settings, size: str, trials: int) -> Study:
         trials=trials,
         versus="fedavg-bce",
         reference="fedavg-bce",
-        reduced={"evaluate-every": 8, "auc-margin.normalise": False} | reduced,
+        reduced={"evaluate-every": 8, "auc.normalise": True} | reduced,
         size=size,
         note=_NOTE,
         curves=("AUROC",),
@@ -63,7 +63,7 @@ def _order(data: str, reduced: Settings, size: str, trials: int) -> Study:
 _MLP: Settings = {"sites": 10, "rounds": 40, "model": "mlp", "hidden": 64}
 
 ORDER_MNIST = _order(
-    "MNIST", _MLP, "Reduced: an MLP of 64 + 64 instead of cnn-mnist, 10 sites instead of 16, but 40 rounds.", 24
+    "MNIST", _MLP, "Reduced: an MLP of 64 + 64 instead of cnn-mnist, 10 sites instead of 16, but 40 rounds.", 12
 )
 ORDER_CIFAR = _order(
     "CIFAR-10",
