@@ -30,7 +30,7 @@ from edelweiss.config.node import SiteConfig
 from edelweiss.config.plug_ins import as_known
 from edelweiss.config.run_keys import RunKeys
 from edelweiss.config.study import read_study
-from edelweiss.config.tables import MOVED, SHARED, own_options, tables
+from edelweiss.config.tables import MOVED, SHARED, open_steps, own_options, tables
 from edelweiss.config.values import parse_classes, parse_words
 from edelweiss.datasets import Augmentation, DataConfig, DataSummary, stamp
 from edelweiss.datasets.config import FOLDERS, OWN, TABLE
@@ -100,7 +100,10 @@ class RunConfig(RunKeys):
         if config is not None:
             usual = "uniform" if config.private else PROBLEMS[config.problem].sampler
             sampler = usual if config.sampler == "auto" else config.sampler
-            config = config.model_copy(update={"sampler": sampler, "hyper": hyper | given[0], "options": given[1]})
+            step = PROBLEMS[config.problem].usual_step(given[1])
+            steps = {key: given[0].get(key) or step for key in open_steps(ALGORITHMS[config.algorithm])}
+            hyper |= given[0] | steps
+            config = config.model_copy(update={"sampler": sampler, "hyper": hyper, "options": given[1]})
             problems += contradictions(config)
         if config is None or problems:
             raise ConfigError("run-config", problems)

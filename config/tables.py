@@ -26,6 +26,11 @@ def own_options(cls: type[Any]) -> Mapping[str, FieldInfo]:
     return MappingProxyType({key: f for key, f in cls.declared.items() if key not in shared})
 
 
+def open_steps(algorithm: type[Algorithm]) -> list[str]:
+    """Return the keys of an algorithm's step sizes that `federation.step_size` declares."""
+    return [key for key, f in own_options(algorithm).items() if key.split("-")[0] == "lr" and f.default == 0]
+
+
 def tables() -> dict[str, Mapping[str, FieldInfo]]:
     """Return the options of all algorithms and problems, by table; a table may be empty."""
     owners: list[Any] = [*ALGORITHMS.values(), *PROBLEMS.values()]

@@ -1,6 +1,6 @@
 """Federated learning without any algorithm in it: rounds, messages, stages, averages. strategies/ builds on it."""
 
-from edelweiss.federation.algorithm import Algorithm, AlgorithmInfo
+from edelweiss.federation.algorithm import Algorithm, AlgorithmInfo, step_size
 from edelweiss.federation.average import Mean, average
 from edelweiss.federation.checkpoints import Checkpoints, Snapshot
 from edelweiss.federation.encoding import Encoding

@@ -7,7 +7,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -34,6 +34,11 @@ log = logging.getLogger("edelweiss")
 
 Layout = Sequence[tuple[slice, tuple[int, ...]]]
 """Where in x each parameter of a network lies, and its shape."""
+
+
+def step_size(description: str) -> Any:
+    """Declare a step size that is the problem's own, `Problem.usual_step`, in a run that leaves it at 0."""
+    return Field(0.0, ge=0, description=f"{description}; 0: the problem's own")
 
 
 @dataclass(frozen=True, kw_only=True)

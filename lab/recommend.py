@@ -16,6 +16,7 @@ from edelweiss.common.overrides import to_toml, toml_value
 from edelweiss.common.scratch import Scratch
 from edelweiss.config import ConfigError, RunConfig
 from edelweiss.config.plug_ins import load_own
+from edelweiss.config.tables import open_steps
 from edelweiss.datasets.config import SITE
 from edelweiss.lab.compare.runs import MACHINE, lower_is_better, shown
 from edelweiss.lab.sweep.file import PLACE, UNUSED
@@ -111,10 +112,9 @@ def prepared(given: Mapping[str, Value], seeds: int) -> tuple[Family, dict[str, 
 def sweep_file(family: Family, base: Mapping[str, Value], draws: int, seeds: int, select: str) -> str:
     """Return the file of the sweep that compares the recipes."""
     steps: dict[str, float] = {}
-    for algorithm in dict.fromkeys(algorithm for algorithm, _ in family.recipes):
-        declared = ALGORITHMS[algorithm].declared  # both step sizes are drawn as one
-        names = " ".join(f"{algorithm}.{key}" for key in ("lr", "lr-dual") if key in declared)
-        steps[names] = float(declared["lr"].default)
+    for algorithm, problem in family.recipes:  # both step sizes are drawn as one
+        names = " ".join(f"{algorithm}.{key}" for key in open_steps(ALGORITHMS[algorithm]))
+        steps[names] = PROBLEMS[problem].usual_step({})
     return "\n".join(
         [
             f"seeds = {list(range(seeds))}\ntuning-seed = {TUNING_SEED}",

@@ -17,6 +17,7 @@ from edelweiss.problems.errors import ProblemError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from edelweiss.common import Value
     from edelweiss.datasets import Facts, Sampler
     from edelweiss.problems.papers import Paper
 
@@ -140,6 +141,14 @@ class Problem(HasOptions, ABC):
         if wrong := check_options(self, f"{self.name}."):
             raise ProblemError("\n".join(wrong), key=wrong[0].split(" = ")[0])
         self.device, self.dtype = torch.device(self.setting.device), self.setting.dtype
+
+    @classmethod
+    def usual_step(cls, options: Mapping[str, Value]) -> float:
+        """Return the default step size of SGD on x and y, given options of the problem by key.
+
+        It is that of algorithms which declare theirs by `federation.step_size`.
+        """
+        return 0.1
 
     @classmethod
     def scalar_names(cls) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from edelweiss.federation import COUNT, LATER, AlgorithmInfo, Oracle, Table, both, kept
+from edelweiss.federation import COUNT, LATER, AlgorithmInfo, Oracle, Table, both, kept, step_size
 from edelweiss.problems import papers
 from edelweiss.strategies.recursive_momentum import (
     RecursiveMomentum,
@@ -51,7 +51,7 @@ class AccFCSGM(RecursiveMomentum):
     stacks = True
     partial = False
 
-    lr: float = Field(0.1, gt=0, description="α: step size; times η_t")
+    lr: float = step_size("α: step size; times η_t")
     beta: float = Field(0.5, gt=0, le=1, description="β: weight of the fresh gradient in u, constant schedule")
     schedule_c: float = Field(1.0, gt=0, description="c of a schedule: β_t = c η_t², at most 1")
 

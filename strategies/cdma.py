@@ -15,6 +15,7 @@ from edelweiss.federation import (
     When,
     average,
     down,
+    step_size,
     up,
 )
 from edelweiss.problems import papers
@@ -81,8 +82,8 @@ class Cdma(GradientSteps):
     stacks = True
     drops_stragglers = True
 
-    lr: float = Field(0.1, gt=0, description="ηx: local step size of x")
-    lr_dual: float = Field(0.1, gt=0, description="ηy: local step size of y")
+    lr: float = step_size("ηx: local step size of x")
+    lr_dual: float = step_size("ηy: local step size of y")
     alpha: float = Field(0.1, gt=0, le=1, description="α: weight of the fresh gradient in u and v")
 
     @property

@@ -20,6 +20,7 @@ from edelweiss.federation import (
     down,
     given,
     kept,
+    step_size,
     up,
 )
 from edelweiss.problems import papers
@@ -78,7 +79,7 @@ class CodaPlus(GradientSteps):
     stacks = True
     averages_stages = True
 
-    lr: float = Field(0.1, gt=0, description="η_1: local step size of x and y in the first stage")
+    lr: float = step_size("η_1: local step size of x and y in the first stage")
     gamma: float = Field(
         0.002,
         ge=0,

@@ -21,6 +21,7 @@ from edelweiss.federation import (
     down,
     given,
     kept,
+    step_size,
 )
 from edelweiss.problems import papers
 from edelweiss.strategies.local_steps import GradientSteps
@@ -81,7 +82,7 @@ class Codasca(GradientSteps):
     stacks = True
     stages_output = True
 
-    lr: float = Field(0.1, gt=0, description="ηl: local step size of x and y in the first stage")
+    lr: float = step_size("ηl: local step size of x and y in the first stage")
     server_lr: float = Field(1.0, gt=0, description="ηg: step size of the server")
     gamma: float = Field(
         0.002,

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pydantic import Field
-
-from edelweiss.federation import AlgorithmInfo, Oracle, Table, kept
+from edelweiss.federation import AlgorithmInfo, Oracle, Table, kept, step_size
 from edelweiss.problems import papers
 from edelweiss.strategies.decentralised import Decentralised, relay
 from edelweiss.strategies.local_steps import existing
@@ -42,8 +40,8 @@ class DPSGD(Decentralised):
     messages = relay(x="d") + Table(kept(y="p", of="its y"))
     stacks = True
 
-    lr: float = Field(0.1, gt=0, description="ηx: step size of x")
-    lr_dual: float = Field(0.1, gt=0, description="ηy: step size of y, where there is one")
+    lr: float = step_size("ηx: step size of x")
+    lr_dual: float = step_size("ηy: step size of y, where there is one")
 
     def local_update(
         self, sent: Arrays, memory: Arrays, oracle: Oracle, context: RoundContext

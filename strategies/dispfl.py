@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from edelweiss.federation import AlgorithmInfo, Oracle, Table, kept
+from edelweiss.federation import AlgorithmInfo, Oracle, Table, kept, step_size
 from edelweiss.problems import papers
 from edelweiss.problems.capabilities import Layers
 from edelweiss.strategies.decentralised import Decentralised, relay
@@ -61,8 +61,8 @@ class DisPFL(Decentralised):
     ) + Table(kept(y="p", of="its y"))
     needs = frozenset({Layers})
 
-    lr: float = Field(0.1, gt=0, description="ηx: step size of x")
-    lr_dual: float = Field(0.1, gt=0, description="ηy: step size of y, where there is one")
+    lr: float = step_size("ηx: step size of x")
+    lr_dual: float = step_size("ηy: step size of y, where there is one")
     density: float = Field(0.5, gt=0, le=1, description="share of the weights that a worker has")
     prune: float = Field(
         0.5, ge=0, le=1, description="α: share of a layer's weights that are pruned in the first round"

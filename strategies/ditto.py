@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from edelweiss.federation import AlgorithmInfo, Oracle, Table, both, kept
+from edelweiss.federation import AlgorithmInfo, Oracle, Table, both, kept, step_size
 from edelweiss.problems import papers
 from edelweiss.strategies.local_steps import LocalSteps, existing
 
@@ -55,8 +55,8 @@ class Ditto(LocalSteps):
     own_statistics = True
     own_dual = True
 
-    lr: float = Field(0.1, gt=0, description="η: step size of w and v")
-    lr_dual: float = Field(0.1, gt=0, description="ηy: step size of y and z, where there is a y")
+    lr: float = step_size("η: step size of w and v")
+    lr_dual: float = step_size("ηy: step size of y and z, where there is a y")
     lam: float = Field(0.1, ge=0, description="λ: how strongly v is pulled to w")
 
     def local_update(

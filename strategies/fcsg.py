@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from edelweiss.federation import LATER, AlgorithmInfo, FederatedStrategy, Oracle, Table, both
+from edelweiss.federation import LATER, AlgorithmInfo, FederatedStrategy, Oracle, Table, both, step_size
 from edelweiss.problems import papers
 from edelweiss.strategies.momentum import momentum
 
@@ -42,7 +42,7 @@ class FCSG(FederatedStrategy):
     solves = frozenset({"conditional"})
     stacks = True
 
-    lr: float = Field(0.1, gt=0, description="α: local step size")
+    lr: float = step_size("α: local step size")
     initial_batch: int = Field(
         0, ge=0, description="B: outer samples of the first gradient; 0: a mini-batch, as of any other"
     )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from pydantic import Field
 
-from edelweiss.federation import AlgorithmInfo, Oracle
+from edelweiss.federation import AlgorithmInfo, Oracle, step_size
 from edelweiss.problems import papers
 from edelweiss.strategies.local_steps import LocalSteps
 
@@ -48,7 +48,7 @@ class FedAvg(LocalSteps):
     solves = frozenset({"minimisation"})
     stacks = True
 
-    lr: float = Field(0.1, gt=0, description="η: local step size; with adam rather 0.001")
+    lr: float = step_size("η: local step size; with adam rather 0.001")
     optimiser: Literal["sgd", "adam"] = Field(
         "sgd", description="what x moves against: gx, or Adam's direction, anew in each round"
     )

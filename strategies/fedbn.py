@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pydantic import Field
-
-from edelweiss.federation import AlgorithmInfo, Oracle, Table, both, kept
+from edelweiss.federation import AlgorithmInfo, Oracle, Table, both, kept, step_size
 from edelweiss.models import MODELS, tracks_statistics
 from edelweiss.problems import papers
 from edelweiss.problems.capabilities import Layers
@@ -50,7 +48,7 @@ class FedBN(LocalSteps):
     personalised = True
     own_statistics = True
 
-    lr: float = Field(0.1, gt=0, description="η: local step size")
+    lr: float = step_size("η: local step size")
 
     @classmethod
     def misfits(cls, keys: Mapping[str, Value]) -> list[str]:

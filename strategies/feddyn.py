@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from pydantic import Field
 
-from edelweiss.federation import COUNT, AlgorithmInfo, Mean, Oracle, Table, down, kept, up
+from edelweiss.federation import COUNT, AlgorithmInfo, Mean, Oracle, Table, down, kept, step_size, up
 from edelweiss.problems import papers
 from edelweiss.strategies.local_steps import LocalSteps
 from edelweiss.strategies.variate_versions import ROUND, SINCE, VariateVersions, origin, still_valid, versions
@@ -64,7 +64,7 @@ class FedDyn(LocalSteps):
     solves = frozenset({"minimisation"})
     stacks = True
 
-    lr: float = Field(0.1, gt=0, description="η: local step size")
+    lr: float = step_size("η: local step size")
     alpha: float = Field(
         1.0, gt=0, description="α: weight of the regulariser; the paper takes 0.001 to 0.1, with epochs of local steps"
     )

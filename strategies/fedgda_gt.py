@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-from pydantic import Field
 
-from edelweiss.federation import COUNT, AlgorithmInfo, Mean, Oracle, Table, down, kept, up
+from edelweiss.federation import COUNT, AlgorithmInfo, Mean, Oracle, Table, down, kept, step_size, up
 from edelweiss.problems import papers
 from edelweiss.strategies.local_steps import GradientSteps
 from edelweiss.strategies.variate_versions import ROUND, of_this_round
@@ -61,8 +60,8 @@ class FedGdaGt(GradientSteps):
     )
     solves = frozenset({"minimax"})
 
-    lr: float = Field(0.1, gt=0, description="ηx: local step size of x")
-    lr_dual: float = Field(0.1, gt=0, description="ηy: local step size of y")
+    lr: float = step_size("ηx: local step size of x")
+    lr_dual: float = step_size("ηy: local step size of y")
 
     @property
     def phases(self) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from edelweiss.federation import AlgorithmInfo, Oracle, Table, down, up
+from edelweiss.federation import AlgorithmInfo, Oracle, Table, down, step_size, up
 from edelweiss.problems import papers
 from edelweiss.strategies.local_steps import GradientSteps
 
@@ -53,8 +53,8 @@ class FedNest(GradientSteps):
     solves = frozenset({"minimax"})
     stacks = True
 
-    lr: float = Field(0.1, gt=0, description="α: step size of x")
-    lr_dual: float = Field(0.1, gt=0, description="β: step size of y")
+    lr: float = step_size("α: step size of x")
+    lr_dual: float = step_size("β: step size of y")
     inner_rounds: int = Field(1, ge=1, le=1000, description="T: SVRG rounds on y for each one on x")
     anchor_batch: int = Field(
         0, ge=0, description="samples of an anchor gradient; 0 = batch-size, a mini-batch as any other"

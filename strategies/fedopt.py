@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from pydantic import Field
 
-from edelweiss.federation import AlgorithmInfo, Oracle, Table, average, down, up
+from edelweiss.federation import AlgorithmInfo, Oracle, Table, average, down, step_size, up
 from edelweiss.problems import papers
 from edelweiss.strategies.local_steps import LocalSteps
 
@@ -52,7 +52,7 @@ class FedOpt(LocalSteps):
     solves = frozenset({"minimisation"})
     stacks = True
 
-    lr: float = Field(0.1, gt=0, description="ηl: local step size")
+    lr: float = step_size("ηl: local step size")
     server_lr: float = Field(0.01, gt=0, description="η: step size of the server")
     beta1: float = Field(0.9, ge=0, lt=1, description="β1: what the mean m of the ways keeps of itself")
     beta2: float = Field(0.99, ge=0, lt=1, description="β2: what the mean v of their squares keeps of itself")

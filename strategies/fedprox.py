@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from edelweiss.federation import AlgorithmInfo, Oracle
+from edelweiss.federation import AlgorithmInfo, Oracle, step_size
 from edelweiss.problems import papers
 from edelweiss.strategies.local_steps import LocalSteps
 
@@ -41,7 +41,7 @@ class FedProx(LocalSteps):
     solves = frozenset({"minimisation"})
     stacks = True
 
-    lr: float = Field(0.1, gt=0, description="η: local step size")
+    lr: float = step_size("η: local step size")
     mu: float = Field(0.01, ge=0, description="μ: weight of the proximal term; the paper tries 0.001, 0.01, 0.1 and 1")
 
     def local_update(

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-from pydantic import Field
 
-from edelweiss.federation import AlgorithmInfo, Oracle, Table, both, kept
+from edelweiss.federation import AlgorithmInfo, Oracle, Table, both, kept, step_size
 from edelweiss.problems import papers
 from edelweiss.problems.capabilities import BalancedLoss, Layers
 from edelweiss.strategies.local_steps import LocalSteps
@@ -56,8 +55,8 @@ class FedRoD(LocalSteps):
     personalised = True
     own_statistics = True
 
-    lr: float = Field(0.1, gt=0, description="η: step size of the generic model")
-    lr_head: float = Field(0.1, gt=0, description="α: step size of the personal head")
+    lr: float = step_size("η: step size of the generic model")
+    lr_head: float = step_size("α: step size of the personal head")
 
     @classmethod
     def misfits(cls, keys: Mapping[str, Value]) -> list[str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from edelweiss.federation import AlgorithmInfo, Oracle
+from edelweiss.federation import AlgorithmInfo, Oracle, step_size
 from edelweiss.problems import papers
 from edelweiss.strategies.recursive_momentum import (
     RecursiveDescentAscent,
@@ -48,8 +48,8 @@ class Fmgda(RecursiveDescentAscent):
     info = AlgorithmInfo(papers=(papers.FMGDA,), where="Alg. 1", gradients="2q")
     stacks = True
 
-    lr: float = Field(0.1, gt=0, description="ĉ: step size of x; times η_t")
-    lr_dual: float = Field(0.1, gt=0, description="c: step size of y; times η_t")
+    lr: float = step_size("ĉ: step size of x; times η_t")
+    lr_dual: float = step_size("c: step size of y; times η_t")
     fresh_weight: float = Field(0.1, gt=0, le=1, description="α: weight of the fresh gradient in u, constant schedule")
     fresh_weight_dual: float = Field(0.1, gt=0, le=1, description="β: that in v")
     schedule_c: float = Field(1.0, gt=0, description="c1 of a schedule: α_t = c1 η_t², at most 1")

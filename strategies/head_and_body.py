@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from pydantic import Field
 
+from edelweiss.federation import step_size
 from edelweiss.federation.stages import MOST_STEPS
 from edelweiss.problems.capabilities import Layers
 from edelweiss.strategies.local_steps import LocalSteps, existing
@@ -52,9 +53,9 @@ class HeadAndBody(LocalSteps):
     first_head: Literal["own", "common"] = Field(
         "own", description="the head that a site starts with: a random one of its own, or one for all"
     )
-    lr_head: float = Field(0.1, gt=0, description="α: step size of the head")
-    lr_body: float = Field(0.1, gt=0, description="β: step size of the body")
-    lr_dual: float = Field(0.1, gt=0, description="ηy: step size of y, where there is one")
+    lr_head: float = step_size("α: step size of the head")
+    lr_body: float = step_size("β: step size of the body")
+    lr_dual: float = step_size("ηy: step size of y, where there is one")
     head_unit: Literal["steps", "epochs"] = Field(
         "steps", description="what local-steps counts: steps on the head, or epochs"
     )

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pydantic import Field
-
-from edelweiss.federation import AlgorithmInfo, Oracle, Table, down, kept
+from edelweiss.federation import AlgorithmInfo, Oracle, Table, down, kept, step_size
 from edelweiss.strategies.local_steps import LocalSteps, existing
 
 if TYPE_CHECKING:
@@ -45,8 +43,8 @@ class Alone(LocalSteps):
     own_dual = True
     exchanges = False
 
-    lr: float = Field(0.1, gt=0, description="ηx: step size of x")
-    lr_dual: float = Field(0.1, gt=0, description="ηy: step size of y, where there is one")
+    lr: float = step_size("ηx: step size of x")
+    lr_dual: float = step_size("ηy: step size of y, where there is one")
 
     def local_update(
         self, sent: Arrays, memory: Arrays, oracle: Oracle, context: RoundContext

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from edelweiss.federation import LATER, AlgorithmInfo, FederatedStrategy, Oracle, Table, both, kept
+from edelweiss.federation import LATER, AlgorithmInfo, FederatedStrategy, Oracle, Table, both, kept, step_size
 from edelweiss.problems import papers
 from edelweiss.problems.capabilities import InnerFunction
 from edelweiss.strategies.momentum import momentum
@@ -44,7 +44,7 @@ class LocalSCGD(FederatedStrategy):
     solves = frozenset({"conditional"})
     needs = frozenset({InnerFunction})
 
-    lr: float = Field(0.1, gt=0, description="α: local step size")
+    lr: float = step_size("α: local step size")
     beta: float = Field(0.1, gt=0, le=1, description="β: weight of a fresh inner value in s")
 
     def local_update(

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pydantic import Field
-
-from edelweiss.federation import AlgorithmInfo, Oracle
+from edelweiss.federation import AlgorithmInfo, Oracle, step_size
 from edelweiss.problems import papers
 from edelweiss.strategies.local_steps import GradientSteps
 
@@ -39,8 +37,8 @@ class LocalSGDA(GradientSteps):
     solves = frozenset({"minimax"})
     stacks = True
 
-    lr: float = Field(0.1, gt=0, description="ηx: local step size of x")
-    lr_dual: float = Field(0.1, gt=0, description="ηy: local step size of y")
+    lr: float = step_size("ηx: local step size of x")
+    lr_dual: float = step_size("ηy: local step size of y")
 
     def local_update(
         self, sent: Arrays, memory: Arrays, oracle: Oracle, context: RoundContext

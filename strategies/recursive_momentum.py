@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from pydantic import Field
 
-from edelweiss.federation import COUNT, LATER, FederatedStrategy, Oracle, Table, both, kept
+from edelweiss.federation import COUNT, LATER, FederatedStrategy, Oracle, Table, both, kept, step_size
 from edelweiss.strategies.local_steps import GradientSteps
 
 if TYPE_CHECKING:
@@ -158,8 +158,8 @@ class RecursiveDescentAscent(RecursiveMomentum, GradientSteps):
     )
     partial = False
 
-    lr: float = Field(0.1, gt=0, description="step size of x; times η_t")
-    lr_dual: float = Field(0.1, gt=0, description="step size of y; times η_t")
+    lr: float = step_size("step size of x; times η_t")
+    lr_dual: float = step_size("step size of y; times η_t")
     fresh_weight: float
     fresh_weight_dual: float
     schedule_c: float

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from pydantic import Field
 
-from edelweiss.federation import COUNT, AlgorithmInfo, Oracle, Table, average, down, kept, up
+from edelweiss.federation import COUNT, AlgorithmInfo, Oracle, Table, average, down, kept, step_size, up
 from edelweiss.problems import papers
 from edelweiss.strategies.local_steps import GradientSteps
 from edelweiss.strategies.variate_versions import ROUND, of_this_round
@@ -63,8 +63,8 @@ class Sagda(GradientSteps):
     solves = frozenset({"minimax"})
     stacks = True
 
-    lr: float = Field(0.1, gt=0, description="ηx: local step size of x")
-    lr_dual: float = Field(0.1, gt=0, description="ηy: local step size of y")
+    lr: float = step_size("ηx: local step size of x")
+    lr_dual: float = step_size("ηy: local step size of y")
     server_lr: float = Field(1.0, gt=0, description="ηg: step size of the server")
     control_batch: int = Field(
         0, ge=0, description="samples of a control variate; 0 = batch-size, a mini-batch as any other"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from pydantic import Field
 
-from edelweiss.federation import COUNT, IN_STAGE, AlgorithmInfo, Mean, Oracle, Table, both, kept
+from edelweiss.federation import COUNT, IN_STAGE, AlgorithmInfo, Mean, Oracle, Table, both, kept, step_size
 from edelweiss.problems import papers
 from edelweiss.strategies.local_steps import LocalSteps
 from edelweiss.strategies.variate_versions import ROUND, SINCE, VERSIONS, VariateVersions, origin, still_valid
@@ -64,7 +64,7 @@ class Scaffold(LocalSteps):
     solves = frozenset({"minimisation"})
     stacks = True
 
-    lr: float = Field(0.1, gt=0, description="ηl: local step size")
+    lr: float = step_size("ηl: local step size")
     server_lr: float = Field(1.0, gt=0, description="ηg: step size of the server")
 
     def initial_state(self, start: Arrays) -> Arrays:

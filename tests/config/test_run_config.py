@@ -83,7 +83,38 @@ def test_the_defaults_are_a_run() -> None:
     assert (config.algorithm, config.problem, config.dataset) == ("codasca", "auc", "breast-cancer")
     assert config.strategy == RunConfig.parse({}).strategy
     assert options_of(config) == options_of(RunConfig.parse({}))
-    assert config.model_copy(update={"hyper": {}, "options": {}}) == RunConfig.parse({})
+    plain = {"hyper": {}, "options": {}}
+    assert config.model_copy(update=plain) == RunConfig.parse({}).model_copy(update=plain)
+
+
+STEPS = [
+    ({}, 0.3),
+    ({"codasca.lr": 0.0}, 0.3),
+    ({"codasca.lr": 0.05}, 0.05),
+    ({"problem": "auc-margin"}, 0.3),
+    ({"auc.score": "identity"}, 0.1),
+    ({"problem": "saddle"}, 0.1),
+    ({"algorithm": "fedavg", "problem": "bce"}, 0.1),
+]
+
+
+@pytest.mark.parametrize(("keys", "step"), STEPS, ids=str)
+def test_a_step_size_of_0_is_the_problems_own_and_a_run_writes_it_down(keys: dict[str, Any], step: float) -> None:
+    config = RunConfig.parse(keys)
+    key = f"{config.algorithm}.lr"
+    assert config.flat()[key] == config.written()[key] == step
+    assert vars(config.strategy)["lr"] == step
+    assert RunConfig.parse(config.flat()) == config
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_no_algorithm_stands_still_by_default(name: str) -> None:
+    for problem in PROBLEMS.values():
+        if can_solve(ALGORITHMS[name], problem):
+            config = RunConfig.parse({"algorithm": name, "problem": problem.name, **fitting(name)})
+            sizes = {key: value for key, value in vars(config.strategy).items() if key.split("_")[0] == "lr"}
+            assert sizes
+            assert min(sizes.values()) > 0
 
 
 # ---------------------------------------------------------------------- one thing wrong
