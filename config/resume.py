@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from edelweiss.config.run import RunConfig
 
 COMPUTED = {"data-root", "engine", "workers", "threads", "device", "checkpoint-every"}
-LEFT = {"runs-dir", "run-name", "report", "tracker", "ticket"}
+LEFT = {"runs-dir", "run-name", "report", "tracker", "ticket", "started-by"}
 GIVES_UP = {"wait-timeout", "round-timeout", "approval-timeout", "min-replies", "on-bad-update", "loss-bound"}
 FREE = {"resume"} | COMPUTED | LEFT | GIVES_UP
 """Keys that may change when a run is resumed: computation, output, ticket, quorum and timeouts."""

@@ -347,6 +347,7 @@ class RunKeys(Keys):
         "algorithm, its own model",
     )
     run_name: str = Field("", description="name of the run folder, unique; empty: time, algorithm and data set")
+    started_by: str = Field("", description="who started the run; `edelweiss submit` and the dashboard set it")
     resume: str = Field(
         "",
         description="folder of an interrupted run to resume, with the keys of its config.toml",

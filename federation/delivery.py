@@ -51,7 +51,8 @@ class Delivery:
     say: Callable[[str], None]  # logs that a site goes away or is back
     seals: Seals | None = None  # seals questions; an answer that its site did not seal counts as none
     approval_timeout: float = 0.0  # seconds to wait for operators to approve the run
-    noted: Callable[[Site, str], None] = lambda site, what: None  # called when a site's state is another: see `STATES`
+    # called with a site, its new state (see `STATES`), and the name that it gives itself if it has
+    noted: Callable[[Site, str, str], None] = lambda site, state, name: None
     waiting: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
@@ -125,7 +126,7 @@ class Delivery:
                         ask_at = time.monotonic() + pause_to_ask
                         continue
                     self._decided_at(site)
-                    self.noted(site, "answered")
+                    self.noted(site, "answered", "")
                     arrived.append((site, question, answer))
             wait = SHORTEST_WAIT if arrived else min(wait * GROWTH, LONGEST_WAIT)
             if not arrived:
@@ -157,7 +158,7 @@ class Delivery:
         for message, identifier in zip(messages, self.grid.push_messages(messages), strict=True):
             if identifier:
                 waiting[identifier] = message
-                self.noted(self.addressee(message), "asked")
+                self.noted(self.addressee(message), "asked", "")
             else:
                 away.append(self._gone(message))
         return waiting, away
@@ -199,7 +200,7 @@ class Delivery:
         if (site := self.addressee(message)) not in self._away:
             self._away.add(site)
             self.say(f"site {site.name!r} is away; it is asked again when it is back")
-            self.noted(site, "away")
+            self.noted(site, "away", "")
         return message
 
     def _undecided_at(self, site: Site, name: str) -> None:
@@ -207,7 +208,7 @@ class Delivery:
         if site not in self._undecided:
             self._undecided[site] = printable(name, LONGEST_NAME) or site.name
             self.say(f"site {self._undecided[site]!r} waits for its operator's approval")
-        self.noted(site, "awaits approval")
+        self.noted(site, "awaits approval", self._undecided[site])
 
     def _decided_at(self, site: Site) -> None:
         if name := self._undecided.pop(site, ""):

@@ -75,7 +75,7 @@ class Exchange:
     seals: Seals | None = None  # see `Delivery`; None in a run without a ticket
     # see `Delivery`
     approval_timeout: float = 0.0
-    noted: Callable[[Site, str], None] = lambda site, what: None
+    noted: Callable[[Site, str, str], None] = lambda site, state, name: None
     bytes_down: int = 0
     bytes_up: int = 0
     by_node: dict[int, Site] = field(init=False)

@@ -9,6 +9,7 @@ import sys
 
 from edelweiss.lab.commands import (
     compare,
+    dashboard,
     export,
     import_images,
     load_plug_ins,
@@ -28,6 +29,7 @@ from edelweiss.lab.commands.misplaced import TAKES_KEYS, as_keys, misplaced
 COMMANDS = {
     "submit": submit,
     "resume": resume,
+    "dashboard": dashboard,
     "compare": compare,
     "study": study,
     "sweep": sweep,

@@ -43,6 +43,7 @@ from edelweiss.server_app.preflight import LoadedModels, check
 from edelweiss.server_app.recorder import Recorder
 from edelweiss.server_app.run_folder import RunFolder
 from edelweiss.server_app.run_state import RunState
+from edelweiss.server_app.site_status import SiteStatus
 from edelweiss.server_app.tickets import seals_of
 from edelweiss.server_app.trackers import Tracking
 from edelweiss.server_app.training_warnings import outliers, training_warnings
@@ -294,6 +295,7 @@ def meet(
         progress.say,
         seals,
         config.approval_timeout,
+        (lambda *_: None) if isinstance(grid, LocalGrid) else SiteStatus(recorder.folder).noted,
     )
     told = in_accord(config, ask(config, exchange, state.key), progress)
     sites = warn_of_shared_patients(assign_places(config, told), progress)

@@ -219,7 +219,7 @@ def _new_folder(root: Path, config: RunConfig) -> Path:
 
 def _give_way(folder: Path, config: RunConfig) -> None:
     """Remove the folder of a run with the same name if it stopped before training; otherwise raise ConfigError."""
-    status, untrained = mark_lost(folder).get("status"), {"config.toml", "status.json", "about.json"}
+    status, untrained = mark_lost(folder).get("status"), {"config.toml", "status.json", "about.json", "sites.json"}
     if status in ENDED_EARLY and {each.name for each in folder.iterdir()} <= untrained:
         for name in untrained:
             (folder / name).unlink(missing_ok=True)

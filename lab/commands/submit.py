@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import re
 import subprocess
 import sys
@@ -53,7 +54,7 @@ def main(options: argparse.Namespace) -> int:
     from edelweiss.lab.submission import read_run_config
 
     try:
-        run_config = read_run_config(options.run_config)
+        run_config = {"started-by": login()} | read_run_config([*options.run_config])
         if options.study_key or options.sites or options.executor:
             run_config |= {"ticket": _ticket(options, run_config)}
     except ConfigError as error:
@@ -63,6 +64,14 @@ def main(options: argparse.Namespace) -> int:
         options.superlink, options.root_certificates or "", options.certificate or "", options.key or ""
     )
     return run_at(connection, run_config)
+
+
+def login() -> str:
+    """Return the name of the account that this process runs under; empty if it has none."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError, ImportError):
+        return ""
 
 
 def _ticket(options: argparse.Namespace, run_config: Mapping[str, Value]) -> str:

@@ -1,0 +1,1 @@
+"""The coordinator's page: hospitals, runs, and what may be done with them."""

@@ -1,0 +1,159 @@
+"""The coordinator's page as a process, with real runs in its folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from edelweiss.lab.submission import REPO
+from edelweiss.server_app import simulate
+from tests.server_app.sites import saddle_job
+
+NASTY = "a<script>alert(1)</script>"
+PATIENCE = 60.0
+
+
+class Browser:
+    """A browser that follows redirects and remembers its token."""
+
+    def __init__(self, url: str) -> None:
+        self.client = httpx.Client(base_url=url, follow_redirects=True, timeout=PATIENCE)
+
+    def login(self, name: str, password: str) -> httpx.Response:
+        before = found(r'name="before" value="([^"]+)"', self.client.get("/login").text)
+        return self.client.post("/login", data={"name": name, "password": password, "before": before})
+
+    def post(self, path: str, **form: str) -> httpx.Response:
+        token = found(r'name="token" value="([^"]+)"', self.client.get("/").text)
+        return self.client.post(path, data={"token": token, **form})
+
+
+def found(pattern: str, text: str) -> str:
+    match = re.search(pattern, text)
+    assert match, text
+    return match[1]
+
+
+def until(reached: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not reached():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+class Served:
+    """A page that is served, and its two accounts."""
+
+    def __init__(self, root: Path, url: str, passwords: dict[str, str]) -> None:
+        self.root, self.url, self.passwords = root, url, passwords
+
+    def browser(self, name: str = "rita") -> Browser:
+        browser = Browser(self.url)
+        assert browser.login(name, self.passwords[name]).status_code == 200
+        return browser
+
+    def status(self, name: str) -> str:
+        file = self.root / name / "status.json"
+        return str(json.loads(file.read_text())["status"]) if file.exists() else ""
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("dashboard")
+    root = folder / "runs"
+    for seed in (0, 1):
+        simulate(saddle_job(folder, rounds=4, run_name=f"seed-{seed}", seed=seed))
+    (root / "hostile").mkdir()
+    (root / "hostile" / "config.toml").write_text(f'algorithm = "{NASTY}"\nstarted-by = "{NASTY}"\n')
+    (root / "hostile" / "status.json").write_text(json.dumps({"status": "failed", "reason": NASTY, "since": "now"}))
+    (root / "seed-0" / "report.html").write_text("<html><p>its report")
+    base = [sys.executable, "-m", "edelweiss.lab.cli", "dashboard", "--accounts", str(folder / "accounts.json")]
+    passwords = {}
+    for name, role in {"rita": "run", "leo": "look"}.items():
+        said = subprocess.run([*base, "--account", f"{name}:{role}"], cwd=REPO, capture_output=True, text=True)
+        passwords[name] = said.stdout.split()[-1]
+    command = [*base, "--runs-dir", str(root), "--page", "127.0.0.1:0"]
+    environment = os.environ | {"PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(command, cwd=REPO, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout
+        try:
+            yield Served(root, process.stdout.readline().split()[-1], passwords)
+        finally:
+            process.terminate()
+
+
+def test_nobody_sees_anything_without_a_password(served: Served) -> None:
+    for path in ("/", "/hospitals", "/runs/seed-0", "/runs/seed-0/live", "/runs/seed-0/report", "/compare", "/new"):
+        response = httpx.get(served.url.rstrip("/") + path)
+        assert response.status_code == 303, path
+        assert response.headers["location"].startswith("/login")
+    assert Browser(served.url).login("rita", "not her password").status_code == 401
+    assert httpx.get(served.url + "healthz").status_code == 200
+
+
+def test_it_shows_runs_their_report_and_how_they_compare(served: Served) -> None:
+    client = served.browser("leo").client
+    assert all(name in client.get("/").text for name in ("seed-0", "seed-1", "complete", "failed"))
+    assert "4 of 4" in client.get("/runs/seed-0").text
+    assert "its report" in client.get("/runs/seed-0/report").text
+    assert "sandbox" in client.get("/runs/seed-0/report").headers["content-security-policy"]
+    assert client.get("/runs/seed-1/report").status_code == 404
+    assert client.get("/runs/no-such").status_code == client.get("/runs/..%2fruns").status_code == 404
+    assert "|" in client.get("/compare", params={"run": ["seed-0", "seed-1"]}).text
+    assert "two runs" in client.get("/compare").text
+
+
+@pytest.mark.parametrize("path", ["/", "/runs/hostile", "/runs/hostile/live"])
+def test_names_full_of_html_are_text(served: Served, path: str) -> None:
+    with served.browser().client.stream("GET", path) as response:
+        text = next(response.iter_text())
+    assert "alert(1)" in text
+    assert "<script>alert" not in text
+
+
+def test_who_may_only_look_starts_and_stops_nothing(served: Served) -> None:
+    leo = served.browser("leo")
+    for path, form in {"/new": {"config": "rounds = 1"}, "/runs/hostile/act": {"do": "resume"}}.items():
+        assert leo.post(path, **form).status_code == 403
+    assert served.browser().client.post("/new", data={"token": "guessed", "config": "rounds = 1"}).status_code == 403
+    assert {each.name for each in served.root.iterdir() if each.is_dir()} == {"seed-0", "seed-1", "hostile"}
+
+
+@pytest.mark.parametrize(
+    ("config", "key"),
+    [("rounds = 0", "rounds"), ("roundz = 4", "roundz"), ("= 4", "TOML"), ('run-name = "hostile"', "hostile")],
+)
+def test_a_mistake_is_said_as_on_the_command_line_and_starts_nothing(served: Served, config: str, key: str) -> None:
+    before = {*served.root.iterdir()}
+    response = served.browser().post("/new", config=config)
+    assert response.status_code == 422
+    assert key in response.text.partition("Nothing was started")[2].partition("<form")[0]
+    assert {*served.root.iterdir()} == before
+
+
+def test_a_run_is_started_watched_stopped_and_resumed(served: Served) -> None:
+    rita = served.browser()
+    config = 'algorithm = "local-sgda"\nproblem = "saddle"\nsites = 2\nworkers = 1\nrounds = 30000\nrun-name = "new"\n'
+    assert rita.post("/new", config=config + "report = false\nlocal-steps = 20\n").status_code == 200
+    until(lambda: (served.root / "new" / "metrics.jsonl").exists())
+    with rita.client.stream("GET", "/runs/new/live") as response:
+        seen = next(line for line in response.iter_lines() if line)
+    assert response.headers["content-type"].startswith("text/event-stream")
+    assert "rita" in json.loads(seen.removeprefix("data: "))
+    assert rita.post("/runs/new/act", do="stop").status_code == 200
+    until(lambda: served.status("new") == "stopped")
+    assert rita.post("/runs/new/act", do="stop").status_code == 409, "who comes second is told"
+    assert "Resume" in rita.client.get("/runs/new").text
+    assert rita.post("/runs/new/act", do="resume").status_code == 200
+    until(lambda: served.status("new") == "running")
+    assert rita.post("/runs/new/act", do="stop").status_code == 200
+    until(lambda: served.status("new") == "stopped")
