@@ -395,11 +395,15 @@ class _Gradients:
     def add_clipped(self, total: Tensor, clip: float) -> None:
         """Add them, clipped, to a sum, shape (d + p,) float64; the norm is that of what is added."""
         rest, in_full = self.rest.double(), dict[int, tuple[Tensor, Tensor]]()
-        squares = vecdot(rest, rest)
+        wide: dict[int, tuple[Tensor, Tensor]] = {}  # of layers with one place, whose factors take no more memory
+        squares = vecdot(rest, rest) if rest.shape[1] else total.new_zeros(len(rest))
         for place, layer in enumerate(self.layers.each):
             a, b = self._of_layer(place)
             if layer.ghost(len(self.recorded[place])):
-                squares = squares + _squares_of_norms(a.double(), b.double(), bias=layer.bias is not None)
+                a, b = a.double(), b.double()
+                squares = squares + _squares_of_norms(a, b, bias=layer.bias is not None)
+                if a.shape[1] == 1:
+                    wide[place] = a, b
                 continue
             in_full[place] = weight, bias = self._by_weight(layer, a, b), b.sum(1)
             for part in (weight, bias) if layer.bias is not None else (weight,):
@@ -418,13 +422,14 @@ class _Gradients:
                 total[layer.weight] += clipped @ kept(weight)
                 by_bias = clipped @ kept(bias)
             else:
-                a, b = self._of_layer(place)
+                a, b = wide.pop(place, None) or self._of_layer(place)
                 a, b = kept(a).flatten(0, 1), (kept(b) * clipped[:, None, None]).flatten(0, 1)
                 total[layer.weight].view(layer.shape).addmm_(b.T, a)
                 by_bias = b.sum(0)
             if layer.bias is not None:
                 total[layer.bias] += by_bias
-        total[self.size :] += clipped @ kept(rest)
+        if rest.shape[1]:
+            total[self.size :] += clipped @ kept(rest)
 
     @staticmethod
     def _by_weight(layer: Layer, a: Tensor, b: Tensor) -> Tensor:
@@ -465,14 +470,16 @@ def _of_term(
     wanted = [*(after for _, after in seen), *own, *[moving] * changes]
     found = [*torch.autograd.grad(value, wanted, materialize_grads=True)]
     by_inputs = found.pop() if changes else 0
-    rest = torch.cat([part.transpose(0, 1).reshape(count, -1) for part in found[len(seen) :]], 1)
+    parts = [part.transpose(0, 1).reshape(count, -1) for part in found[len(seen) :]]
+    rest = torch.cat(parts, 1) if parts else outputs.new_zeros(count, 0)
     if rest.shape[1]:
         rest -= term.public(problem)
     if changes:
         rest[:, -len(term.dual) :] += by_inputs
     by_x, by_y = term.weights
-    rest[:, : len(term.x) - network.size] *= by_x
-    rest[:, len(term.x) - network.size :] *= by_y
+    if rest.shape[1]:
+        rest[:, : len(term.x) - network.size] *= by_x
+        rest[:, len(term.x) - network.size :] *= by_y
     recorded = [
         (_wide(before.detach()), _wide(after) if by_x == 1 else _wide(after) * by_x)
         for (before, _), after in zip(seen, found, strict=False)
@@ -485,9 +492,15 @@ def _sum_of_parts(
 ) -> tuple[Tensor, list[Tensor]]:
     """Return Σ `NetworkProblem.patient_part` over rows, and scalars and y as each row has its own, (s / L, r, L) each.
 
+    Without either there are none, and one weighted mean over all rows is the sum.
+
     A loss of several labels is each label's on its own: there a row passes for a label with a batch of one.
     """
     width = problem.scalar_size
+    if not (problem.several or len(scalars) or len(y)):  # one weighted mean over all rows, see `_is_a_weighted_mean`
+        cast = problem.cast_labels(labels)
+        weights = torch.full_like(cast, len(cast), dtype=problem.dtype)
+        return problem.loss(outputs, cast, scalars, y, weights).mean(), []
     own = [part.detach().view(-1, 1, width).repeat(1, len(outputs), 1).requires_grad_() for part in (scalars, y)]
     if not problem.several:
         by_row = (part.transpose(0, 1).flatten(1) for part in own)
