@@ -422,7 +422,7 @@ class _Gradients:
                 total[layer.weight] += clipped @ kept(weight)
                 by_bias = clipped @ kept(bias)
             else:
-                a, b = wide.pop(place, None) or self._of_layer(place)
+                a, b = wide.pop(place) if place in wide else self._of_layer(place)
                 a, b = kept(a).flatten(0, 1), (kept(b) * clipped[:, None, None]).flatten(0, 1)
                 total[layer.weight].view(layer.shape).addmm_(b.T, a)
                 by_bias = b.sum(0)
