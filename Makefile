@@ -18,13 +18,16 @@ PIP  := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c cons
 
 export RUN_CONFIG # through the environment, because it may contain both kinds of quotes
 
-.PHONY: help run test deployments containers lint docs site clean
+.PHONY: help run demo test deployments containers lint docs site clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
 run: $(VENV)/.run ## Train in Flower's simulation, on a rare outcome; RUN_CONFIG='algorithm="coda-plus" rounds=5', or a TOML file, changes the job
 	@$(BIN)/python bin/run.py --run-config "$$RUN_CONFIG"
+
+demo: $(VENV)/.run ## Start a coordinator, three hospitals and the coordinator's page on this machine, for a look
+	@$(BIN)/python bin/demo.py
 
 test deployments: export PYTHONDONTWRITEBYTECODE :=# each of their processes would compile everything anew
 test: $(VENV)/.dev ## Run the tests; PYTEST='-k compose' selects some

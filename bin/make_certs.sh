@@ -88,3 +88,4 @@ for public in public/*.pub; do
 done
 chmod 644 ca.crt superlink.crt operator.crt ./*.pub public/*
 echo "In $PWD: $(printf '%s ' *)"
+[[ $(id -u):$(id -g) == 1000:1000 ]] || echo "Add to .env: EDELWEISS_USER=\"$(id -u):$(id -g)\""
