@@ -2,8 +2,8 @@
 """A coordinator and three hospitals on this machine, for a look: ``make demo``.
 
 A SuperLink, its executor, three sites and the coordinator's page are processes that end with this one. The hospitals'
-tables are generated; with EDELWEISS_DEMO_DATA=FOLDER each takes FOLDER/hospital-a/data.csv and so on. hospital-c asks its
-operator: its first run waits until somebody approves it.
+tables are generated; with EDELWEISS_DEMO_DATA=FOLDER each takes FOLDER/hospital-a/data.csv and so on. hospital-c asks
+its operator: its first run waits until somebody approves it, on its page or by a command.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from edelweiss.lab.submission import flower_environment, started  # noqa: E402
 
 HOSPITALS = ("hospital-a", "hospital-b", "hospital-c")
 ROWS = 300
+START = 60.0  # seconds for a site to say how to log in
 RUN = 'dataset = "site"\nsites = 3\nrounds = 60\nlocal-steps = 20\nmodel = "linear"\nrun-name = "demo"\n'
 
 
@@ -42,12 +44,15 @@ def main() -> int:
             command = [sys.executable, "-m", "edelweiss.client_app.cli", "join", "--insecure", f"--superlink={fleet}"]
             command += [f"--site={name}", f"--data-dir={data}", f"--state-dir={site / 'state'}", "--label=outcome"]
             command += [f"--policy={site / 'site.toml'}"]
+            if name == "hospital-c":
+                command += [f"--page=127.0.0.1:{(port := free_port())}"]
             log = stack.enter_context((site / "site.log").open("w"))
             stack.enter_context(started(command, environment, cwd=REPO, stdout=log, stderr=log))
         print(f"Three hospitals have joined. Their folders and the runs are in {folder}.")
         print("Log in to the page below and start a run, such as\n")
         print("  " + RUN.replace("\n", "\n  "))
-        print("hospital-c then waits for its operator, who decides in another shell:\n")
+        print(f"hospital-c then waits for its operator, who decides at http://127.0.0.1:{port}/")
+        print(f"({said(folder / 'hospital-c' / 'site.log', 'page: name')}), or in another shell:\n")
         state = folder / "hospital-c" / "state"
         print(f"  {sys.executable} -m edelweiss.client_app.cli runs --state-dir {state}")
         print(f"  {sys.executable} -m edelweiss.client_app.cli approve RUN --state-dir {state}\n", flush=True)
@@ -60,6 +65,17 @@ def main() -> int:
             return served.wait(threading.TIMEOUT_MAX)
         except KeyboardInterrupt:
             return 0
+
+
+def said(log: Path, words: str) -> str:
+    """Wait until a log has a line with these words; return the line from there on."""
+    deadline = time.monotonic() + START
+    while time.monotonic() < deadline:
+        for line in log.read_text(encoding="utf-8").splitlines():
+            if words in line:
+                return line[line.index(words) :]
+        time.sleep(0.1)
+    return f"its log is {log}"
 
 
 def data_of(site: Path, name: str, number: int) -> Path:
