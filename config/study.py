@@ -127,7 +127,7 @@ class StudyFile(Keys, strict=False):
         needed = [*self.columns, label.column, *([self.patient] if self.patient else [])]
         if self.header and (absent := [name for name in needed if name not in self.header]):
             found.append(f"header: it lacks {', '.join(map(repr, absent))}")
-        return found + (self.extract.contradictions() if self.extract else [])
+        return found + (self.extract.contradictions(list(self.columns)) if self.extract else [])
 
     def _classes(self) -> tuple[Texts, ...]:
         return self.label.classes or (self.label.negative, self.label.positive)

@@ -59,6 +59,8 @@ def run(options: argparse.Namespace) -> int:
     study_file = read_study_file(site["study"]) if site["study"] else None
     study = study_file.study() if study_file else None
     query = one_statement(query_of(options.query, study_file, site["study"]))
+    if study_file and study_file.extract and study_file.extract.target and not options.query:
+        source = source.hashing()
     password = read_password(options.password_file)
     folder, state_dir = as_path(site["data-dir"]), as_path(site["state-dir"])
     file = place_of(study, folder)
@@ -129,6 +131,7 @@ def query_of(file: str, study: StudyFile | None, place: str) -> str:
         If there is none.
     """
     from edelweiss.client_app.extract import ExtractError
+    from edelweiss.client_app.extract.omop import omop_query
     from edelweiss.config.extract import read_query
 
     if file:
@@ -138,6 +141,8 @@ def query_of(file: str, study: StudyFile | None, place: str) -> str:
         raise ExtractError(f"query: {what}: name a file with your query, as in --query cohort.sql")
     if study.extract.query_file:
         return read_query(Path(place).parent / study.extract.query_file)
+    if study.extract.target:
+        return omop_query(study.extract, study.label.column, study.patient or "patient", list(study.columns))
     return study.extract.query
 
 

@@ -11,7 +11,7 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -129,6 +129,16 @@ class Source:
                 "sqlite:////data/omop.sqlite (four strokes before a path from the root, three before a relative one)"
             )
         return cls(database, url, str(url))
+
+    def hashing(self) -> Source:
+        """Return this source for a query of many steps: PostgreSQL then joins them by hashes.
+
+        It has no statistics of a step's rows, takes them for one, and would go through all events for each person.
+        """
+        if self.database.name != "PostgreSQL":
+            return self
+        begin = (*self.database.begin, "SET LOCAL enable_nestloop = off")
+        return replace(self, database=replace(self.database, begin=begin))
 
     @contextmanager
     def answer(self, query: str, timeout: float, password: str = "") -> Iterator[tuple[str, Answer]]:
