@@ -242,12 +242,24 @@ def keep_receipts(folder: Path, ticket: Ticket, ticket_hash: bytes, own: str, re
         This site's name in the ticket.
     receipts : iterable of bytes
         As a question brings them.
+
+    Raises
+    ------
+    RefusedError
+        If this site signed more than its log has.
     """
+    from edelweiss.client_app.errors import RefusedError
     from edelweiss.federation.seals import Receipt
 
     signed = dict(filter(None, (Receipt.signed(data, ticket, ticket_hash) for data in receipts)))
     if not signed:
         return
+    if own in signed and signed[own].line > (line := Audit(folder).head()[0]):
+        raise RefusedError(
+            f"its audit log has {line} lines, and it has signed an answer with {signed[own].line}: its state was put "
+            "back from a copy. Its operator restores the newest state, or leaves this run",
+            "its state is older than what it has answered: its operator has to look into it",
+        )
     file = folder / RECEIPTS / f"{ticket.serial}.json"
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     content = {"own": own, "sites": {name: asdict(receipt) for name, receipt in signed.items()}}

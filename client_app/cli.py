@@ -17,6 +17,7 @@ COMMANDS = {
     "extract": "write your table from a database, by a query that you have approved",
     "join": "connect to a coordinator and answer its messages",
     "password": "set who may open the site's page, and with which password",
+    "peers": "print the rule that pins the other sites of a study; accept others in sums than before",
     "personalise": "train your own head on the body of a finished run",
     "predict": "score patients with a model that your site has saved",
     "refuse": "refuse a waiting run, or withdraw from one that has begun",

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from edelweiss.client_app.site import OpenSite
     from edelweiss.datasets import Samples
     from edelweiss.datasets.source import Mask
+    from edelweiss.evidence.noised import Noised
     from edelweiss.evidence.sums import Floats, Ints
     from edelweiss.problems import Arrays
 
@@ -63,22 +64,22 @@ def evidence_records(
     return found
 
 
-def noised_records(site: OpenSite, request: Request, model: Arrays) -> dict[str, dict[str, Any]]:
-    """Return the records of a private site by name, one for each label: noised histograms, empty without patients.
+def noised_scores(site: OpenSite, request: Request, model: Arrays) -> dict[str, Noised | None]:
+    """Return a private site's noised histograms by the name of their record, one for each label; None without patients.
 
     Everything but these stays here; they are charged to the budget before any score is computed.
     """
     privacy, here, names = site.privacy, site.in_run(request), record_names(site.run.several or ("",))
     assert privacy is not None, "the run is private"
     if here.samples[1] is None or not len(here.samples[1]):
-        return {name: {} for name in names.values()}
+        return dict.fromkeys(names.values())
     require_private(here.problem)
     lasting = here.index, here.sites, here.data_summary
     scoring = with_statistics(model, here.problem)
     asked = question(site.run, lasting, privacy.identity, request.context, scoring, {})
     found = privacy.noised_scores(asked, partial(_scored, site, request, model))
     _forget(site, request)
-    return {name: one.record() for name, one in zip(names.values(), found, strict=True)}
+    return dict(zip(names.values(), found, strict=True))
 
 
 def own_maps(site: OpenSite, request: Request, model: Arrays) -> list[Entry | None] | None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import math
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
+from edelweiss.client_app import sums
 from edelweiss.client_app.errors import RefusedError
-from edelweiss.client_app.evidence import comparison_records, evidence_records, noised_records, own_maps
+from edelweiss.client_app.evidence import comparison_records, evidence_records, noised_scores, own_maps
 from edelweiss.client_app.fine_tuning import fine_tune_model
 from edelweiss.client_app.model_card import write_card
 from edelweiss.client_app.model_metadata import model_facts
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from edelweiss.client_app.privacy.oracle import PrivateOracle
-    from edelweiss.client_app.request import EvaluateRequest, TrainRequest
+    from edelweiss.client_app.request import EvaluateRequest, SumsRequest, TrainRequest
     from edelweiss.client_app.request_pipeline import Handler, Steps
     from edelweiss.client_app.site import OpenSite
     from edelweiss.problems import Arrays, Problem
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("edelweiss")
 
 
-def describe(request: None, site: OpenSite) -> OutgoingReply:
+def describe(request: SumsRequest | None, site: OpenSite) -> OutgoingReply:
     """Report the site's `datasets.Facts`: counts, shapes and moments of its training samples, never a sample."""
     data, facts = site.data(), site.facts()
     if site.guarded and data is not None and data.missing:  # otherwise the coordinator logs it
@@ -43,7 +44,9 @@ def describe(request: None, site: OpenSite) -> OutgoingReply:
         log.warning("%s: %d missing values, imputed by %s", data.name, data.missing, filled)
     for note in facts.notes if site.guarded else ():
         log.warning("%s: %s", facts.name, note)
-    return OutgoingReply.records(facts=to_record(facts))
+    if request is not None:
+        return sums.of_site(request, site, facts)
+    return OutgoingReply.records(facts=to_record(sums.in_the_open(facts) if site.run.secure_aggregation else facts))
 
 
 def train(request: TrainRequest, site: OpenSite) -> Steps[OutgoingReply]:
@@ -91,7 +94,7 @@ def train(request: TrainRequest, site: OpenSite) -> Steps[OutgoingReply]:
     if (statistics := problem.buffers()).numel():
         if not (site.run.bn == "average" and strategy.exchanges):
             memory["buffers"] = statistics
-        elif done.gradients:  # only gradients change them
+        elif done.gradients or site.run.secure_aggregation:  # only gradients change them
             reply["buffers"] = statistics
 
     most = magnitudes(reply)
@@ -109,7 +112,12 @@ def train(request: TrainRequest, site: OpenSite) -> Steps[OutgoingReply]:
         if all(m < math.inf for m in magnitudes(reply).values()):
             # Only the personal part diverged: report just that, so that the reply is left out.
             written = {name: torch.full((1,), torch.nan) for name in bad}
-    answer = OutgoingReply.training(written, metrics, cost)
+    if site.run.secure_aggregation:
+        if bad:
+            raise RefusedError(f"NaN or infinity in {', '.join(bad)}: the run diverges")
+        answer = sums.of_update(request, here, reply, metrics, cost)
+    else:
+        answer = OutgoingReply.training(written, metrics, cost)
     if store and not bad:
         store.save(memory, place, request.committed)  # last: a reply that fails before this changes nothing
     return answer
@@ -144,12 +152,14 @@ def evaluate(request: EvaluateRequest, site: OpenSite) -> OutgoingReply:
         answer = OutgoingReply.records(**comparison_records(site, request, model, other))
     else:
         metrics = here.evaluation(model)
-        reported: dict[str, dict[str, Any]] = {}
-        if site.gives_evidence:
+        noised = noised_scores(site, request, model) if site.gives_noised else {}
+        reported = {name: {} if one is None else one.record() for name, one in noised.items()}
+        if site.gives_evidence and not site.run.secure_aggregation:
             reported = evidence_records(site, request, model, other, evaluated=bool(metrics))
-        elif site.gives_noised:
-            reported = noised_records(site, request, model)
-        answer = OutgoingReply.records(metrics=metrics, **reported)
+        if site.run.secure_aggregation:
+            answer = sums.of_model(request, here, metrics, noised)
+        else:
+            answer = OutgoingReply.records(metrics=metrics, **reported)
         more = any(
             record.get("other-positive-scores") or record.get("other-negative-scores") for record in reported.values()
         )

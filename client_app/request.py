@@ -53,6 +53,14 @@ class Incoming:
 _READ = {ARRAYS: PROCESS_CACHE.latest(Vectors), OTHER: PROCESS_CACHE.latest(Vectors)}
 
 
+@dataclass(frozen=True)
+class SumsRequest:
+    """A request for what enters the sums of all sites' facts, with secure aggregation."""
+
+    classes: int  # labels at all sites
+    shares: tuple[bytes, ...]  # the keys of all sites, see `federation.masks`; none in a simulation
+
+
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """The request of a message about a model; everything else follows from the run-config."""

@@ -8,7 +8,7 @@ from flwr.app import ArrayRecord, ConfigRecord
 from pydantic import StrictBool
 
 from edelweiss.client_app.errors import RefusedError
-from edelweiss.client_app.request import ARRAYS, NONE, OTHER, SUMMARY_KEYS, EvaluateRequest, TrainRequest
+from edelweiss.client_app.request import ARRAYS, NONE, OTHER, SUMMARY_KEYS, EvaluateRequest, SumsRequest, TrainRequest
 from edelweiss.common import PROCESS_CACHE, Schema, from_record, in_a_line, record_errors, shown
 from edelweiss.common.schema import binary, is_file_name, several, whole, words
 from edelweiss.datasets import DataSummary, wrong_summary
@@ -33,10 +33,11 @@ if TYPE_CHECKING:
     from edelweiss.federation.messages import Vectors
 
 RUN = Schema(app=words(64), run=words(64, pattern="^[0-9A-Za-z_-]+$"))
+SUMS = Schema({**RUN, "classes": whole(2, 10**6), "shares": several(binary(1), most=10**5)})
 
 
-def require_sound(incoming: Incoming, site: OpenSite) -> Request | None:
-    """Check a message and return its request; None for a query.
+def require_sound(incoming: Incoming, site: OpenSite) -> Request | SumsRequest | None:
+    """Check a message and return its request; None for a query that needs nothing else.
 
     Raises
     ------
@@ -44,11 +45,16 @@ def require_sound(incoming: Incoming, site: OpenSite) -> Request | None:
         With all problems in one line. Before admission the public text hides them, since they reveal the numbers of
         columns and classes.
     """
-    kind, about_data, request = incoming.kind, False, None
+    kind, about_data = incoming.kind, False
+    request: Request | SumsRequest | None = None
     try:
         if kind == "query":
             require_records(incoming.content, config=ConfigRecord)
-            wrong = record_errors(incoming.config, RUN, optional=("run",))
+            if site.run.secure_aggregation and "shares" in incoming.config:
+                if not (wrong := record_errors(incoming.config, SUMS)):
+                    request = SumsRequest(incoming.config["classes"], tuple(incoming.config["shares"]))
+            else:
+                wrong = record_errors(incoming.config, RUN, optional=("run",))
         else:
             last = kind == "evaluate"
             other = {OTHER: ArrayRecord} if last and site.run.compare_with else {}

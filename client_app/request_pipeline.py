@@ -11,15 +11,18 @@ from flwr.app import Context, Message
 from edelweiss.client_app.audit import Audit, keep_receipts
 from edelweiss.client_app.errors import AwaitsApprovalError, RefusedError, SiteError
 from edelweiss.client_app.handlers import HANDLERS
+from edelweiss.client_app.masking import Masking, masking_of
 from edelweiss.client_app.memory import StateError
 from edelweiss.client_app.policy.admission import admit
 from edelweiss.client_app.policy.tickets import identity, require_ticket
-from edelweiss.client_app.request import Incoming
+from edelweiss.client_app.request import Incoming, SumsRequest
 from edelweiss.client_app.request_checks import require_sound
 from edelweiss.client_app.site import OpenSite, version
+from edelweiss.client_app.sums import layout_of
 from edelweiss.common import shown
 from edelweiss.config import MISTAKES
 from edelweiss.config.plug_ins import not_known, packages_of
+from edelweiss.federation.masks import SHARE
 from edelweiss.federation.messages import OutgoingReply
 from edelweiss.federation.seals import SEAL, Question, key_hash
 from edelweiss.federation.ticket import ticket_hash
@@ -101,9 +104,25 @@ def _steps(kind: str, message: Message, context: Context) -> Steps[Message]:
         if audit:
             audit.received(message, incoming.vectors)
         try:
-            site, request = _admitted(kind, incoming, question, context, audit)
-            answer = HANDLERS[kind](request, site)
-            outgoing = answer if isinstance(answer, OutgoingReply) else (yield from answer)
+            site, request, masking = _admitted(kind, incoming, question, context, audit)
+            exchange = (
+                masking.exchange(request, layout_of(request, site), incoming.content) if masking and request else None
+            )
+            if exchange is None or (outgoing := exchange.again()) is None:
+                try:
+                    answer = HANDLERS[kind](request, site)
+                    outgoing = answer if isinstance(answer, OutgoingReply) else (yield from answer)
+                    if exchange:
+                        outgoing = exchange.answered(outgoing)
+                    elif masking:
+                        outgoing.content[SHARE] = masking.offered()
+                except Exception as error:
+                    if not exchange:
+                        raise
+                    # To refuse in the open would tell something of this site.
+                    unexpected = not isinstance(error, (*MISTAKES, RefusedError, StateError))
+                    log.error("random numbers are sent instead of an answer: %s", error, exc_info=unexpected)
+                    outgoing = exchange.spoilt()
         except AwaitsApprovalError:
             outgoing = OutgoingReply.records(waiting={"site": _own_name(context)})
         except (*MISTAKES, RefusedError, StateError) as error:
@@ -130,8 +149,8 @@ def _seal(content: RecordDict, question: Question | None, context: Context, audi
 
 def _admitted(
     kind: str, incoming: Incoming, question: Question | None, context: Context, audit: Audit | None
-) -> tuple[OpenSite, Request | None]:
-    """Check all of a message; return the site that it is for, and what it asks.
+) -> tuple[OpenSite, Request | SumsRequest | None, Masking | None]:
+    """Check all of a message; return the site that it is for, what it asks, and what masks the answer.
 
     Raises
     ------
@@ -154,16 +173,18 @@ def _admitted(
     site = OpenSite.from_context(context)
     ticket = require_ticket(site, ours, question)
     site.require_allowed()
+    masking = masking_of(site, ticket, question)
     request = require_sound(incoming, site)
     if site.guarded or site.policy.asks or ticket:
-        begins = admit(site, incoming, request, serial := ticket.serial if ticket else 0)
+        asked = None if isinstance(request, SumsRequest) else request
+        begins = admit(site, incoming, asked, serial := ticket.serial if ticket else 0)
         if begins and audit:
             decision = "its operator" if site.policy.asks else "its rules"
             audit.admitted(incoming.message, site.policy.in_words(), decision, serial)
     if ticket and audit and question:
         own = ticket.name_of(key_hash(identity(site.node.key).public_key())) or ""
         keep_receipts(audit.folder, ticket, question.ticket, own, question.receipts)
-    return site, request
+    return site, request, masking
 
 
 def _refusal(error: Exception, context: Context) -> OutgoingReply:

@@ -30,6 +30,7 @@ from edelweiss.client_app.process_cache import (
     prepared_once,
     run_messages,
 )
+from edelweiss.client_app.sums import weight_of
 from edelweiss.common import PROCESS_CACHE, Value, files_named, latest
 from edelweiss.common.memory import return_freed_memory
 from edelweiss.config import ConfigError, RunConfig, SiteConfig, parse_node_config, parse_run_config
@@ -251,7 +252,7 @@ class OpenSite:
             name=self.node.site or data.name,
             partition_id=self.node.partition_id,
             multiclass=PROBLEMS[self.run.problem].multiclass,
-            standardise=self.run.standardise,
+            standardise=self.run.standardise and not self.run.secure_aggregation,
         )
         if not self.guarded:
             return replace(facts, notes=tuple(line[:LONGEST_NOTE] for line in data.change_log))
@@ -339,6 +340,16 @@ class SiteInRun:
         return self.problem.of_site(train.targets()) if own else self.problem  # type: ignore[union-attr]
 
     @cached_property
+    def weight(self) -> float:
+        """The site's weight in averages, which it knows alone with secure aggregation."""
+        return weight_of(self.site, self.site.facts())
+
+    @property
+    def averages_statistics(self) -> bool:
+        """Whether batch-norm statistics are averaged over the sites."""
+        return bool(self.problem.buffers().numel()) and self.site.run.bn == "average" and self.site.strategy.exchanges
+
+    @cached_property
     def messages(self) -> RunMessages:
         """The messages of this run; their lengths are the same at all sites, so site 0's will do."""
         site, problem = self.site, cached_problem(*self._problem_key(0))
@@ -391,4 +402,6 @@ class SiteInRun:
         if not len(held_out) or (site.guarded and no_evaluation(data, site.policy)):
             return {}
         found = problem.metrics(model["x"], model.get("y"), held_out)
-        return found if site.exact or not found else coarse(found, len(held_out), site.policy.fewest_of_each_class)
+        if site.exact or not found or site.run.secure_aggregation:  # which adds up bins of all sites
+            return found
+        return coarse(found, len(held_out), site.policy.fewest_of_each_class)

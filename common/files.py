@@ -7,6 +7,7 @@ import json
 import os
 import re
 import stat
+import threading
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -99,6 +100,35 @@ def read_file(path: str | Path, most: int = 0) -> bytes:
         if size > (most or TEXT) and size > (most := most or free_memory()):
             raise OSError(errno.EFBIG, f"it has {size:,} bytes, and at most {most:,} can be read", str(path))
         return file.read()
+
+
+def write_private(file: Path, content: bytes, *, once: bool = False) -> bool:
+    """Write a file atomically and for good, readable only by its owner; ``once``: unless another process was faster.
+
+    Return whether it was written.
+    """
+    for folder in (file.parent.parent, file.parent):  # with `parents` alone the outer one would be open to others
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    draft = file.with_name(f".{file.name}.{os.getpid()}.{threading.get_ident()}")
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+    if once:
+        try:
+            os.link(draft, file)
+        except FileExistsError:
+            return False
+        finally:
+            draft.unlink()
+    else:
+        os.replace(draft, file)
+    place = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(place)
+    finally:
+        os.close(place)
+    return True
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:

@@ -44,6 +44,7 @@ def contradictions(run: RunConfig) -> list[str]:
         _pooled,
         _fine_tune,
         _private,
+        _secure,
         _aggregation,
         _wire,
         _rest,
@@ -360,3 +361,30 @@ def _private(run: RunConfig) -> Iterator[str]:
             yield f"{asked}: {key} = {shown(value)}, and {why}: take {shown(wanted)}"
     if 0 < run.dp_difference_clip < SMALLEST_CLIP:
         yield f"dp.difference-clip = {run.dp_difference_clip:g}: must be at least {SMALLEST_CLIP:g}, or 0 for dp.clip"
+
+
+def _secure(run: RunConfig) -> Iterator[str]:
+    """Secure aggregation: what is no sum over all sites."""
+    if not run.secure_aggregation:
+        return
+    algorithm, asked = ALGORITHMS[run.algorithm], "secure-aggregation = true"
+    if not algorithm.messages.sums:
+        able = ", ".join(name for name, other in ALGORITHMS.items() if other.messages.sums)
+        yield (
+            f"{asked}: algorithm = {run.algorithm!r} needs the replies of single sites, and the coordinator sees sums "
+            f"alone: take one of {able}"
+        )
+    for key, value, wanted, why in (
+        ("fraction", run.hyper.get("fraction", 1.0), 1.0, "two sums over different sites differ by single ones"),
+        ("min-replies", run.min_replies, 0, "two sums over different sites differ by single ones"),
+        ("wire", run.wire, "float32", "sums are of whole numbers, which are not rounded"),
+        ("wire-estimators", run.wire_estimators, "", "sums are of whole numbers, which are not rounded"),
+        ("compare-with", run.compare_with, "", "two models are compared at single sites"),
+        ("pooled", run.pooled, False, "there is one place, and nothing to hide"),
+    ):
+        if value != wanted:
+            yield f"{asked}: {key} = {shown(value)}, and {why}: take {shown(wanted)}"
+    if run.aggregation not in ("auto", "mean"):
+        yield f'{asked}: aggregation = {run.aggregation!r} compares single replies, which nobody sees: take "mean"'
+    if run.sites < 2:
+        yield f"{asked}: sites = {run.sites}, and the sum over one site is its own: take more"

@@ -118,6 +118,17 @@ def require_private(problem: Problem) -> None:
         raise ConfigError("run-config", [f"dp.epsilon: {text}"])
 
 
+def promise(run: RunConfig) -> dict[str, Any]:
+    """Return what a run promises to each patient, for its record."""
+    return {
+        "epsilon": run.dp_epsilon,
+        "delta": run.dp_delta,
+        "clip": run.dp_clip,
+        "difference-clip": run.dp_difference_clip or run.dp_clip,
+        "count-noise": COUNT_NOISE,
+    }
+
+
 def record(run: RunConfig, facts: Mapping[str, Facts]) -> dict[str, Any]:
     """Return what a run's record says of its privacy: what it promises, and each site's noise and tight ε."""
     sites = {}
@@ -129,11 +140,4 @@ def record(run: RunConfig, facts: Mapping[str, Facts]) -> dict[str, Any]:
             "epsilon": round(epsilon(cost.curve, run.dp_delta), 4),
             "tight-epsilon": round(cost.tight_epsilon(run.dp_delta), 4),
         }
-    return {
-        "epsilon": run.dp_epsilon,
-        "delta": run.dp_delta,
-        "clip": run.dp_clip,
-        "difference-clip": run.dp_difference_clip or run.dp_clip,
-        "count-noise": COUNT_NOISE,
-        "sites": sites,
-    }
+    return promise(run) | {"sites": sites}

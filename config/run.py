@@ -37,6 +37,7 @@ from edelweiss.datasets.config import FOLDERS, OWN, TABLE
 from edelweiss.datasets.labels import Labels, split_names
 from edelweiss.federation import Encoding, FederatedStrategy, StrategyError
 from edelweiss.federation.robust import Robustness
+from edelweiss.federation.sums import MOST_WEIGHT
 from edelweiss.models import Architecture
 from edelweiss.problems import PROBLEMS, Problem, Setting
 from edelweiss.strategies import ALGORITHMS
@@ -166,7 +167,7 @@ class RunConfig(RunKeys):
     @property
     def robust(self) -> bool:
         """Whether one site's influence on what is known of all data is bounded."""
-        return self.aggregation != "mean"
+        return self.aggregation != "mean" and not self.secure_aggregation
 
     @property
     def robustness(self) -> Robustness:
@@ -176,12 +177,19 @@ class RunConfig(RunKeys):
         where those with positives in no batch hardly move. Then nobody is an outlier.
         """
         aggregation: Any = self.aggregation
+        if self.secure_aggregation:
+            return Robustness("mean", math.inf)  # nobody sees a single reply
         if aggregation == "auto":
             differ = PROBLEMS[self.problem].kind == "conditional" or self.strategy.weighting != "uniform"
             if differ or not self.strategy.messages.averages:
                 return Robustness("mean", math.inf)
             aggregation = "clipped"
         return Robustness(aggregation, self.outlier_multiple, self.trimmed_share)
+
+    @property
+    def most_weight(self) -> int:
+        """The largest weight of a site in a sum, with secure aggregation."""
+        return 1 if self.strategy.weighting == "uniform" else MOST_WEIGHT
 
     @property
     def personalised(self) -> bool:

@@ -222,6 +222,12 @@ class RunKeys(Keys):
         description="that of a patient's difference of two gradients, which some algorithms take; 0: dp.clip",
     )
 
+    secure_aggregation: bool = Field(
+        False,
+        description="the coordinator learns sums over all sites and nothing of one: the sites' replies are masked "
+        "(a simulation sums the same numbers without masks); a run needs all of its sites in each round",
+    )
+
     # Participation, timeouts and failures.
     sites: Sites = Field(8, description="K: number of sites")
     ticket: str = Field(

@@ -125,11 +125,20 @@ def missing_classes(facts: Mapping[str, Facts]) -> str:
 
 
 def wrong_facts(
-    record: Mapping[str, Any], sites: int, *, needs_data: bool, multiclass: bool, labels: int = 1
+    record: Mapping[str, Any],
+    sites: int,
+    *,
+    needs_data: bool,
+    multiclass: bool,
+    labels: int = 1,
+    summed: bool = False,
 ) -> list[str]:
-    """List the problems of a record of `Facts` in a run with this number of sites and kind of problem."""
+    """List the problems of a record of `Facts` in a run with this number of sites and kind of problem.
+
+    ``summed``: the record has the form of the inputs alone, since counts only enter sums over all sites.
+    """
     single = needs_data and not multiclass and labels == 1
-    counted = ["examples", "held-out"] * needs_data + ["positives"] * single
+    counted = ["examples", "held-out"] * needs_data + ["positives"] * single if not summed else []
     optional = {"examples", "held-out", "positives"} - set(counted)
     if wrong := record_errors(record, FACTS, optional):
         return wrong
@@ -137,6 +146,12 @@ def wrong_facts(
         wrong.append(f"name = {shown(record['name'])}: must be a name that a file can have")
     if record["partition-id"] >= sites:
         wrong.append(f"partition-id = {record['partition-id']}: must be below sites = {sites}")
+    if summed and needs_data:
+        told = ("name", "partition-id", "classes", "shape", "columns")
+        wrong += [
+            f"{key} is reported, and only sums are asked for" for key in FACTS if key not in told and record.get(key)
+        ]
+        return wrong + ["shape = []: must be that of one input"] * (not record["shape"])
     if not needs_data:
         reported = [key for key in FACTS if key in record and key not in ("name", "partition-id", "classes")]
         return wrong + [f"{key} is reported, but the problem needs no data" for key in reported if record[key]]

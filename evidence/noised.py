@@ -45,6 +45,8 @@ FEWEST, MOST = 6, 48  # bins
 COARSE = 3.0  # noise of the first histogram, as a multiple of the second's
 FACTOR = math.sqrt(1 + COARSE**-2)  # of the noise of one histogram, when the budget is for both
 GRID = np.arange(-12, 12.25, 0.5)  # of the first, in asinh(8 score)
+FIXED: Floats = np.sinh(np.arange(-8, 8.25, 0.5)) / 8
+"""Edges that are the same for all sites, so that their histograms can be added, shape (33,)."""
 STEPS = np.linspace(0, 1, 801)  # of A
 OUTSTANDING = 7.0  # standard deviations of noise by which positives have to stand out for an average precision
 ORDER = 0.08  # share of the difference between the best and the worst order, as a deviation of the upper end
@@ -89,6 +91,7 @@ class Noised:
         patients: int,
         noise: float,
         normal: Callable[[int], Floats],
+        edges: Floats | None = None,
     ) -> Noised:
         """Count scores, shape (n,), of samples that are ``positive`` (0 or 1), with weights, and add noise.
 
@@ -100,13 +103,29 @@ class Noised:
             Standard deviation, if one histogram were all that is sent.
         normal
             Returns so many standard normal numbers.
+        edges
+            To count between; default: edges that follow from a first, coarser histogram.
         """
+        finite = np.nan_to_num(np.asarray(scores, np.float64), nan=0.0, posinf=1e6, neginf=-1e6)
+        if edges is not None:
+            return cls._between(edges, finite, positive, weights, noise, normal)
         noise *= FACTOR
         bins = int(np.clip(round((patients / noise) ** 0.35), FEWEST, MOST))
-        finite = np.nan_to_num(np.asarray(scores, np.float64), nan=0.0, posinf=1e6, neginf=-1e6)
         coarse = np.histogram(np.clip(np.arcsinh(8 * finite), GRID[0], GRID[-1]), GRID, weights=weights)[0]
         edges = _edges(coarse + COARSE * noise * normal(len(coarse)), COARSE * noise, bins)
-        place = np.searchsorted(edges, finite)
+        return cls._between(edges, finite, positive, weights, noise, normal)
+
+    @classmethod
+    def _between(
+        cls,
+        edges: Floats,
+        scores: Floats,
+        positive: Floats,
+        weights: Floats,
+        noise: float,
+        normal: Callable[[int], Floats],
+    ) -> Noised:
+        place, bins = np.searchsorted(edges, scores), len(edges) + 1
         p, n = (np.bincount(place, weights * own, bins) + noise * normal(bins) for own in (positive, 1 - positive))
         return cls(edges, p, n, noise)
 

@@ -19,6 +19,7 @@ from edelweiss.federation.errors import (
     RunError,
     TooFewRepliesError,
 )
+from edelweiss.federation.sums import SUM
 from edelweiss.federation.wire import size
 
 if TYPE_CHECKING:
@@ -251,7 +252,7 @@ def _volume(messages: Sequence[Message]) -> int:
     """Return the bytes of the vectors in messages, which may share records."""
     total, last, bytes_of_last = 0, None, 0
     for message in messages:
-        arrays = record_in(message.content, "arrays", ArrayRecord)
+        arrays = record_in(message.content, SUM if SUM in message.content else "arrays", ArrayRecord)
         if arrays is not last:
             last, bytes_of_last = arrays, size(arrays)
         total += bytes_of_last

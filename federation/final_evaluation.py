@@ -53,7 +53,11 @@ class FinalEvaluation:
         noised: dict[str, list[Noised]] = {}
         with naming_round(rounds.count, rounds.count):
             metrics = []
-            for site, reply in exchange(self._messages(), read=rounds.answers.to_the_end, min_replies=1):
+            if rounds.summed:
+                replies = rounds.summed.final(exchange, self._messages())
+            else:
+                replies = exchange(self._messages(), read=rounds.answers.to_the_end, min_replies=1)
+            for site, reply in replies:
                 metrics.append(reply.metrics)
                 if reply.metrics:
                     final.append((site, reply.metrics))

@@ -6,17 +6,19 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from edelweiss.federation.encoding import WRITTEN, decode
 from edelweiss.federation.fingerprint import fingerprint
 from edelweiss.federation.schema import misfits, sound
+from edelweiss.federation.sums import SUM
+from edelweiss.federation.sums import pack as pack_integers
 from edelweiss.federation.wire import pack, record, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    import torch
     from flwr.app import Array
 
     from edelweiss.evidence import Reported
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from edelweiss.federation.schema import Shapes
     from edelweiss.federation.sites import Site
     from edelweiss.federation.stages import RoundContext
+    from edelweiss.federation.sums import Integers
     from edelweiss.problems import Arrays, Metrics
 
 
@@ -177,6 +180,7 @@ class OutgoingReply(NamedTuple):
 
     content: RecordDict
     encoded: Arrays = {}  # noqa: RUF012  read only
+    integers: Integers | None = None  # of a reply that only enters a sum
 
     @classmethod
     def training(cls, encoded: Arrays, metrics: Metrics, cost: Cost) -> OutgoingReply:
@@ -187,6 +191,12 @@ class OutgoingReply(NamedTuple):
             "cost": record(MetricRecord, cost.record),
         }
         return cls(record(RecordDict, records), encoded)
+
+    @classmethod
+    def summed(cls, integers: Integers) -> OutgoingReply:
+        """Write a reply that only enters a sum, see `federation.sums`."""
+        written = {SUM: torch.from_numpy(integers.view("int64"))}  # for the log
+        return cls(record(RecordDict, {SUM: pack_integers(integers)}), written, integers)
 
     @classmethod
     def records(cls, **records: Mapping[str, Any]) -> OutgoingReply:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from edelweiss.federation.exchange import Exchange
     from edelweiss.federation.messages import TrainReply
     from edelweiss.federation.stages import RoundContext
+    from edelweiss.federation.summed import Summed
     from edelweiss.problems import Arrays, Metrics, Problem
 
 MODEL = ("x", "y", "buffers")  # the vectors of the state that form the model
@@ -76,6 +77,8 @@ class Rounds:
     other: ArrayRecord | None = None
     encoding: Encoding = field(default_factory=Encoding)  # quantisation of the vectors sent in a round
     robustness: Robustness = field(default_factory=Robustness)  # how replies are averaged
+    # reads sums over all sites in place of replies, with secure aggregation
+    summed: Summed | None = None
     state: Arrays = field(init=False)  # the server's state, last returned by `Algorithm.aggregate`
     # the averaged batch-norm statistics by name; empty without any
     buffers: Arrays = field(init=False)
@@ -94,7 +97,7 @@ class Rounds:
         algorithm = self.algorithm
         which = "last" if algorithm.stages_output else algorithm.output
         self.output = ReturnedIterate(which, self.count, algorithm.seed)
-        self.total_weight = sum(site.weight for site in self.exchange.sites)
+        self.total_weight = self.summed.site.weight if self.summed else sum(site.weight for site in self.exchange.sites)
         start = dict(self.start)
         sites = len(self.exchange.sites)
         messages = RunMessages(algorithm, start, self.count, sites, self.problem, self.head, self.encoding)
@@ -188,13 +191,22 @@ class Rounds:
         wanted = opens and r > 1 and every > 0 and (r - 1) % every == 0
         model = self.model()
         scanned = magnitudes(model)
-        read = self.answers.to_training(context, max(scanned.values(), default=0.0), evaluate=wanted)
         common = common_fields({**self.train_config, **self.checkpoints.memory_fields(r), "evaluate": wanted}, context)
         known = {id(model[name]): most for name, most in scanned.items()}
         # The messages have no name here: the exchange drops each when it has been answered.
-        replies = self.exchange(
-            down.messages(self.state, self.buffers, context, common, known), read=read, shuffle=down.shuffle
-        )
+        if self.summed:
+            replies = self.summed.training(
+                self.exchange,
+                down.messages(self.state, self.buffers, context, common, known),
+                down.declared,
+                context,
+                evaluate=wanted,
+            )
+        else:
+            read = self.answers.to_training(context, max(scanned.values(), default=0.0), evaluate=wanted)
+            replies = self.exchange(
+                down.messages(self.state, self.buffers, context, common, known), read=read, shuffle=down.shuffle
+            )
         return self.aggregate(context, replies, work, evaluated)
 
     def _require_convergence(self, metrics: Mapping[str, object]) -> None:

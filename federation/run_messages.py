@@ -110,6 +110,10 @@ class RunMessages:
         """Return the shapes allowed up in a phase, the usual first."""
         return self._case("up", context).encoded
 
+    def summed(self, context: RoundContext, *, buffers: bool) -> Shapes:
+        """Return the shapes of what is summed in a phase, with the batch-norm statistics if these are averaged."""
+        return self._case("up", context).decoded[0] | (self._buffers if buffers else {})
+
     def groups(self, context: RoundContext) -> list[Iterable[str]]:
         """Return the names of a reply's vectors, row by row, and of the batch-norm statistics."""
         return [*(row.vectors for row in self._case("up", context).rows), (BUFFERS,)]

@@ -17,17 +17,24 @@ import secrets
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric.ec import ECDSA, EllipticCurvePublicKey
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_der_public_key
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_der_public_key,
+    load_ssh_public_key,
+)
 from flwr.app import ArrayRecord, ConfigRecord
 
 from edelweiss.common import plain, printable
+from edelweiss.common.files import TEXT, read_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -94,6 +101,23 @@ def content_hash(content: RecordDict, *, arrays: Mapping[int, bytes] | None = No
 def key_hash(key: EllipticCurvePublicKey) -> str:
     """Return the SHA-256 of a site's public key (SubjectPublicKeyInfo) in hexadecimal digits, as a ticket names it."""
     return hashlib.sha256(_der(key)).hexdigest()
+
+
+def public_key_hash(file: Path) -> str:
+    """Return the `key_hash` of a site's public key in a file, in OpenSSH's format.
+
+    Raises
+    ------
+    ValueError
+        If it holds none.
+    """
+    try:
+        key = load_ssh_public_key(read_file(file, TEXT))
+    except (OSError, ValueError, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, EllipticCurvePublicKey):
+        raise ValueError(f"{file} is no public ECDSA key in OpenSSH's format")
+    return key_hash(key)
 
 
 def _der(key: EllipticCurvePublicKey) -> bytes:

@@ -127,10 +127,14 @@ class Table:
         return frozenset(name for row in self.rows if row.estimate for name in row.vectors)
 
     @cached_property
+    def sums(self) -> bool:
+        """Whether sums over the sites are all that the coordinator needs of them."""
+        return all(row.averaged for row in self.of("up"))
+
+    @cached_property
     def averages(self) -> bool:
         """Whether the coordinator's step is a mean of all that sites send."""
-        rows = [*self.of("up")]
-        return bool(rows) and all(row.averaged for row in rows)
+        return self.sums and any(self.of("up"))
 
     @cached_property
     def remembers(self) -> bool:

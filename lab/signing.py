@@ -6,17 +6,14 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
-from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 from pydantic import ValidationError
 
 from edelweiss.common import ConfigError, shorter
-from edelweiss.common.files import TEXT, read_file, reason
+from edelweiss.common.files import reason
 from edelweiss.config import RunConfig
 from edelweiss.config.plug_ins import load_named, packages_of
 from edelweiss.federation.fingerprint import fingerprint
-from edelweiss.federation.seals import key_hash
+from edelweiss.federation.seals import public_key_hash
 from edelweiss.federation.ticket import Ticket, TicketError, config_hash, private_key, public_digits
 
 if TYPE_CHECKING:
@@ -87,11 +84,7 @@ def _roster(folder: str, wrong: list[str]) -> dict[str, str]:
     found = {}
     for file in files:
         try:
-            key = load_ssh_public_key(read_file(file, TEXT))
-        except (OSError, ValueError, UnsupportedAlgorithm):
-            key = None
-        if isinstance(key, EllipticCurvePublicKey):
-            found[file.stem] = key_hash(key)
-        else:
-            wrong.append(f"sites: {file} is no public ECDSA key in OpenSSH's format")
+            found[file.stem] = public_key_hash(file)
+        except ValueError as error:
+            wrong.append(f"sites: {error}")
     return found

@@ -17,7 +17,7 @@ from edelweiss.federation.fingerprint import covering
 from edelweiss.federation.returned_iterate import returned
 from edelweiss.federation.rounds import Rounds
 from edelweiss.models import prepare_device, resolve_device
-from edelweiss.problems import ranks
+from edelweiss.problems import PROBLEMS, ranks
 from edelweiss.problems.network import NetworkProblem
 from edelweiss.server_app import about
 from edelweiss.server_app.claims import in_accord
@@ -28,6 +28,7 @@ from edelweiss.server_app.data_summary import (
     assign_places,
     build_model_schema,
     pooled,
+    require_alike,
     require_enough,
     summary,
     warn_of_shared_patients,
@@ -43,6 +44,7 @@ from edelweiss.server_app.preflight import LoadedModels, check
 from edelweiss.server_app.recorder import Recorder
 from edelweiss.server_app.run_folder import RunFolder
 from edelweiss.server_app.run_state import RunState
+from edelweiss.server_app.secure import ask_all, summed
 from edelweiss.server_app.site_status import SiteStatus
 from edelweiss.server_app.tickets import seals_of
 from edelweiss.server_app.trackers import Tracking
@@ -59,6 +61,7 @@ if TYPE_CHECKING:
     from edelweiss.datasets import DataSummary, Facts
     from edelweiss.federation.robust import Robustness
     from edelweiss.federation.seals import Seals
+    from edelweiss.federation.summed import AllFacts
     from edelweiss.problems import Arrays, Problem
     from edelweiss.server_app.console import Progress
     from edelweiss.server_app.recorder import Record
@@ -173,10 +176,10 @@ def _play(
 ) -> tuple[Arrays, dict[str, Record]]:
     """Meet the sites, build the problem, run all rounds; return the final model and each site's facts by name."""
     strategy, progress = config.strategy, recorder.progress
-    exchange, sites = meet(config, grid, recorder, state, seals)
+    exchange, sites, every = meet(config, grid, recorder, state, seals)
     # Read here only if a stopped run restarts from its beginning.
     begins = loaded.start or (None if state.last else InitModel.read(config))
-    data_summary = agree_on_data(config, begins, sites, state, progress)
+    data_summary = agree_on_data(config, begins, sites, state, progress, every)
     model_schema = build_model_schema(config, data_summary, progress)
     warnings = data_warnings(config, sites, model_schema.features, progress)
     device = resolve_device(config.device)
@@ -205,7 +208,7 @@ def _play(
         own_statistics=config.bn == "local",
     )
     recorder.keep(model)
-    words = summary(config, data_summary, list(sites), len(start["x"]))
+    words = summary(config, data_summary, len(exchange.sites), len(start["x"]))
     progress.say(f"{words}, started after {time.monotonic() - started:.1f} s")
     if text := returned(strategy):
         progress.say(text)
@@ -231,6 +234,7 @@ def _play(
         other=None if other is None else pack(other),
         encoding=config.encoding,
         robustness=robustness_of(config, len(start["x"]), progress),
+        summed=summed(config, problem, every.site) if every else None,
     )
     arrays = unpack(rounds.play().arrays)
     model.note(arrays)
@@ -252,9 +256,14 @@ def promised(config: RunConfig, problem: Problem, sites: Mapping[Site, Facts], p
     """
     if not config.private:
         return {}
-    from edelweiss.config.privacy import record, require_private
+    from edelweiss.config.privacy import promise, record, require_private
 
     require_private(problem)
+    if config.secure_aggregation:
+        progress.say(
+            f"differential privacy: epsilon = {config.dp_epsilon:g}, delta = {config.dp_delta:g} for each patient"
+        )
+        return {"privacy": promise(config)}
     found = record(config, {site.name: facts for site, facts in sites.items()})
     noise = [one["noise"] for one in found["sites"].values()]
     tight = max(one["tight-epsilon"] for one in found["sites"].values())
@@ -280,8 +289,18 @@ def robustness_of(config: RunConfig, d: int, progress: Progress) -> Robustness:
 
 def meet(
     config: RunConfig, grid: Grid, recorder: Recorder, state: RunState, seals: Seals | None
-) -> tuple[Exchange, dict[Site, Facts]]:
-    """Wait for the sites and ask for their facts; return the exchange with the participating sites, and their facts."""
+) -> tuple[Exchange, dict[Site, Facts], AllFacts | None]:
+    """Wait for the sites and ask for their facts.
+
+    Returns
+    -------
+    Exchange
+        With the participating sites.
+    dict of Site to Facts
+        Their facts; with secure aggregation those of all sites, as if they were one.
+    AllFacts or None
+        The same with what only sums tell; None without secure aggregation.
+    """
     progress = recorder.progress
     exchange = Exchange(
         grid,
@@ -297,13 +316,25 @@ def meet(
         config.approval_timeout,
         (lambda *_: None) if isinstance(grid, LocalGrid) else SiteStatus(recorder.folder).noted,
     )
-    told = in_accord(config, ask(config, exchange, state.key), progress)
-    sites = warn_of_shared_patients(assign_places(config, told), progress)
-    return replace(exchange, sites=list(sites)), sites
+    facts, shares = ask(config, exchange, state.key)
+    sites = assign_places(config, in_accord(config, facts, progress))
+    if config.secure_aggregation:
+        require_alike({site.name: one for site, one in sites.items()})
+        exchange, every = ask_all(config, exchange, sites, shares, state.key)
+        if not shares:
+            progress.say("secure aggregation without masks: simulated sites are summed as masked ones are")
+        return exchange, {every.site: every.facts}, every
+    sites = warn_of_shared_patients(sites, progress)
+    return replace(exchange, sites=list(sites)), sites, None
 
 
 def agree_on_data(
-    config: RunConfig, init_model: InitModel | None, sites: dict[Site, Facts], state: RunState, progress: Progress
+    config: RunConfig,
+    init_model: InitModel | None,
+    sites: dict[Site, Facts],
+    state: RunState,
+    progress: Progress,
+    every: AllFacts | None,
 ) -> DataSummary:
     """Return the summary of all sites' data, or that of the resumed run.
 
@@ -316,6 +347,8 @@ def agree_on_data(
         state.require_same(sites)
         return state.data_summary
     data_summary = pooled(config, sites, progress)
+    if every and PROBLEMS[config.problem].needs_data:
+        data_summary = replace(data_summary, prior=every.prior, priors=every.priors)
     return init_model.standardising(data_summary) if init_model else data_summary
 
 

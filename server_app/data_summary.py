@@ -30,6 +30,7 @@ from edelweiss.datasets.samplers import AUTO, are_rare
 from edelweiss.datasets.samples import moments
 from edelweiss.federation import BadReplyError, RunError, Site
 from edelweiss.federation.fingerprint import fingerprint
+from edelweiss.federation.masks import SHARE
 from edelweiss.federation.replies import require_records
 from edelweiss.problems import PROBLEMS
 from edelweiss.server_app.claims import believed, capped, names_of
@@ -45,28 +46,34 @@ if TYPE_CHECKING:
 MOST_OF_ALL, MANY_TIMES = 0.9, 100
 
 
-def ask(config: RunConfig, exchange: Exchange, run: str) -> dict[int, Facts]:
-    """Send every site the run's key and ask for its facts; return them by node id.
+def ask(config: RunConfig, exchange: Exchange, run: str) -> tuple[dict[int, Facts], dict[int, bytes]]:
+    """Send every site the run's key and ask for its facts; return them by node id, and the keys for masks.
 
     A site that cannot take part, for instance with unreadable data, is left out if `min-replies` others can.
     """
     problem = PROBLEMS[config.problem]
 
     def read(site: Site, question: Message, answer: Message) -> Facts:
-        require_records(answer.content, facts=ConfigRecord)
+        masked = config.secure_aggregation and SHARE in answer.content
+        require_records(answer.content, facts=ConfigRecord, **({SHARE: ConfigRecord} if masked else {}))
         record = plain(answer.content, "facts", ConfigRecord)
         kind = {"needs_data": problem.needs_data, "multiclass": problem.multiclass}
-        wrong = wrong_facts(record, config.sites, **kind, labels=max(1, len(config.several)))
+        wrong = wrong_facts(
+            record, config.sites, **kind, labels=max(1, len(config.several)), summed=config.secure_aggregation
+        )
         if wrong:
             raise BadReplyError(in_a_line(wrong))
         facts = from_record(Facts, record)
         if exchange.seals and facts.name != (sealed := exchange.seals.names[site.node_id]):
             raise BadReplyError(f"it calls itself {facts.name!r}, and the ticket {sealed!r}")
+        if masked and isinstance(share := plain(answer.content, SHARE, ConfigRecord).get(SHARE), bytes):
+            shares[site.node_id] = share
         return facts
 
+    shares: dict[int, bytes] = {}
     asked = ConfigRecord({"app": fingerprint(), "run": run})
     messages = [Message(RecordDict({"config": asked}), site.node_id, "query") for site in exchange.sites]
-    return {site.node_id: facts for site, facts in exchange(messages, read=read, wait_for_all=True)}
+    return {site.node_id: facts for site, facts in exchange(messages, read=read, wait_for_all=True)}, shares
 
 
 def assign_places(config: RunConfig, by_node: Mapping[int, Facts]) -> dict[Site, Facts]:
@@ -145,7 +152,7 @@ def pooled(config: RunConfig, sites: Mapping[Site, Facts], progress: Progress) -
         [sum(column) for column in zip(*(getattr(one, name) for one in telling), strict=True)]
         for name in ("count", "total", "squares")
     ]
-    if config.private:
+    if config.private or config.secure_aggregation:
         sums = _public_moments(config, every[0].shape, progress)
     shift, scale = (tuple(v.tolist()) for v in standardisation(*sums)) if any(sums) else ((), ())
     return DataSummary(
@@ -162,7 +169,7 @@ def pooled(config: RunConfig, sites: Mapping[Site, Facts], progress: Progress) -
 
 
 def _public_moments(config: RunConfig, shape: Sequence[int], progress: Progress) -> list[list[float]]:
-    """Return count, sum and sum of squares that a private run standardises by: of no site's samples.
+    """Return count, sum and sum of squares of a run whose sites send no sums of their inputs: of no site's samples.
 
     Those of the common test set, which the coordinator has itself. Without one, a study file says what is typical of
     each feature, and images are taken as uniform from black to white; other tables stay as they are.
@@ -178,14 +185,14 @@ def _public_moments(config: RunConfig, shape: Sequence[int], progress: Progress)
     typical = {column.name: column.typical for column in sorted(study.columns, key=attrgetter("name"))} if study else {}
     if len(typical) != shape[0]:  # with another study file than the sites' the run ends, see `build_model_schema`
         progress.warn(
-            "inputs are not standardised: private sites send no sums. Name a study file (study) that says what is "
+            "inputs are not standardised: sites send no sums of them. Name a study file (study) that says what is "
             "typical of each feature, or bring all features to one scale first"
         )
         return [[], [], []]
     if unsaid := [name for name, found in typical.items() if found is None]:
         progress.warn(
-            f"not standardised: {examples([repr(name) for name in unsaid])}. Private sites send no sums; give these "
-            "columns mean and deviation, or a range, in the study file"
+            f"not standardised: {examples([repr(name) for name in unsaid])}. Sites send no sums of them here; give "
+            "these columns mean and deviation, or a range, in the study file"
         )
     known = [found or (0.0, 1.0) for found in typical.values()]
     return [[1.0] * len(known), [mean for mean, _ in known], [mean**2 + spread**2 for mean, spread in known]]
@@ -217,6 +224,18 @@ def build_model_schema(config: RunConfig, data_summary: DataSummary, progress: P
     if len(data_summary.shape) == 1 and not model_schema.features:
         progress.say("the model's file will not name its features, which sites do not report; set study to name them")
     return model_schema
+
+
+def require_alike(facts: Mapping[str, Facts]) -> None:
+    """Check that all sites have inputs of one form.
+
+    Raises
+    ------
+    RunError
+        If they differ.
+    """
+    if wrong := [*_inputs_differ(facts)]:
+        raise RunError.join(wrong)
 
 
 def _inputs_differ(facts: Mapping[str, Facts]) -> Iterator[RunError]:
@@ -358,9 +377,9 @@ def require_enough(problem: Problem, sites: Mapping[Site, Facts], progress: Prog
             )
 
 
-def summary(config: RunConfig, data_summary: DataSummary, sites: Sequence[Site], parameters: int) -> str:
+def summary(config: RunConfig, data_summary: DataSummary, sites: int, parameters: int) -> str:
     """Describe the run in one line."""
-    what = f"{config.algorithm} on {config.problem}: {len(sites)} sites, "
+    what = f"{config.algorithm} on {config.problem}: {sites} sites, "
     if not PROBLEMS[config.problem].needs_data:
         return f"{what}{parameters:,} parameters"
     labels = f"{data_summary.classes} classes"

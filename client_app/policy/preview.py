@@ -24,6 +24,8 @@ def preview(site: OpenSite, data: SiteData | None) -> dict[str, str]:
         "each update from": f"{strategy.local_steps} steps on batches of {run.batch_size}",
         "evaluated": f"every {run.evaluate_every} rounds and at the end" if run.evaluate_every else "at the end",
     }
+    if run.secure_aggregation:
+        lines["sent as"] = f"sums over {run.sites} sites, masked: with {', '.join(site.policy.peers) or 'nobody'}"
     if site.privacy is not None and site.guarded:
         lines["privacy"] = site.privacy.in_words(run.sites)
         lines["evaluated"] = "at the end"

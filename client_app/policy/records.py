@@ -6,10 +6,8 @@ import contextlib
 import hashlib
 import io
 import json
-import os
 import re
 import secrets
-import threading
 import time
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -20,6 +18,7 @@ import numpy as np
 from edelweiss.client_app.memory import state_folder
 from edelweiss.client_app.policy.differencing import isolates
 from edelweiss.common import ConfigError
+from edelweiss.common.files import write_private
 from edelweiss.datasets.patient_ids import keyed
 from edelweiss.datasets.source import Digests
 
@@ -106,7 +105,7 @@ class Records:
                 ],
             )
         if not file.exists():
-            self._write(file, secrets.token_hex(32).encode(), once=True)
+            write_private(file, secrets.token_hex(32).encode(), once=True)
         if not re.fullmatch(rb"[0-9a-f]{64}", key := file.read_bytes()):
             raise self._damaged(file, "the held-out split changes")
         return key.decode()
@@ -131,7 +130,7 @@ class Records:
         """
         file = self._secret
         if not file.exists():
-            self._write(file, secrets.token_hex(32).encode(), once=True)
+            write_private(file, secrets.token_hex(32).encode(), once=True)
         if not re.fullmatch(rb"[0-9a-f]{64}", text := file.read_bytes()):
             raise self._damaged(file, "batches hold others")
         return bytes.fromhex(text.decode())
@@ -176,14 +175,14 @@ class Records:
 
     def note(self, record: RunRecord) -> None:
         """Write the record of a run."""
-        self._write(self.folder / "runs" / f"{record.run}.json", json.dumps(asdict(record), indent=1).encode())
+        write_private(self.folder / "runs" / f"{record.run}.json", json.dumps(asdict(record), indent=1).encode())
 
     def decide(self, record: RunRecord, decision: str, *, first: bool = False) -> bool:
         """Write the operator's decision, in a file of its own that the site's records do not overwrite.
 
         ``first``: unless there is one, which stands. Return whether it was written.
         """
-        return self._write(self._decision(record), decision.encode(), once=first)
+        return write_private(self._decision(record), decision.encode(), once=first)
 
     def forget_decision(self, number: int) -> None:
         """Remove the decision about a run without a record."""
@@ -243,7 +242,7 @@ class Records:
         digests = digests[:, np.lexsort(digests)]
         name = f"{kind}-{hashlib.sha256(digests.tobytes()).hexdigest()[:16]}.npy"
         if not (self.folder / "told" / name).exists():
-            self._write(self.folder / "told" / name, _npy(digests))
+            write_private(self.folder / "told" / name, _npy(digests))
 
     def _read(self, file: Path) -> Digests:
         with contextlib.suppress(OSError, EOFError, ValueError):
@@ -256,30 +255,6 @@ class Records:
         """Return the error for a damaged file of the state folder, with what is lost without it."""
         name = file.relative_to(self.state)
         return ConfigError("state-dir", [f"{name} in it is damaged: restore it from a backup; without it {loss}"])
-
-    @staticmethod
-    def _write(file: Path, content: bytes, once: bool = False) -> bool:
-        """Write a file atomically, readable only by its owner; ``once``: unless another process was faster.
-
-        Return whether it was written.
-        """
-        for folder in (file.parent.parent, file.parent):  # with `parents` alone the outer one would be open to others
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        draft = file.with_name(f".{file.name}.{os.getpid()}.{threading.get_ident()}")
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        if once:
-            try:
-                os.link(draft, file)
-            except FileExistsError:
-                return False
-            finally:
-                draft.unlink()
-        else:
-            os.replace(draft, file)
-        return True
 
 
 def _npy(array: Digests) -> bytes:

@@ -20,7 +20,7 @@ from edelweiss.config.tables import SHARED, tables
 from edelweiss.config.values import AlgorithmName, Delta, Epsilon, ModelName, ProblemName, Share
 from edelweiss.datasets.config import SITE
 from edelweiss.federation.fingerprint import release
-from edelweiss.federation.ticket import study_key
+from edelweiss.federation.ticket import Hash, study_key
 from edelweiss.problems import PROBLEMS
 
 log = logging.getLogger("edelweiss")
@@ -105,6 +105,19 @@ class Policy(Keys):
         description="public keys of the study, each its 64 hexadecimal digits or its file: a run needs a ticket that "
         "one of them has signed; empty: no ticket is asked for, and whoever has the coordinator's servers decides what "
         "runs here",
+    )
+    secure_aggregation: Literal["allowed", "required"] = Field(
+        "allowed",
+        description="required: this site takes part in runs with secure aggregation only, in which the coordinator "
+        "learns sums over all sites and nothing of one",
+    )
+    peers: dict[str, Hash] = Field(
+        {},
+        description="the other sites of the study, as a table: the name of each and the SHA-256 of its public key, "
+        "which `edelweiss-site peers` prints there; a run with secure aggregation has these sites and no other",
+    )
+    fewest_sites: Annotated[int, Field(ge=2, le=10**4)] = Field(
+        3, description="least sites that a sum is over, with secure aggregation, this one among them"
     )
     most_rounds: Count = Field(200, description="most rounds of a run on the site's own data; 0: no limit")
     runs_per_day: Count = Field(10, description="most runs on its own data that may begin within 24 hours; 0: no limit")
@@ -254,6 +267,11 @@ class Policy(Keys):
             outside = value in KINDS[key].given  # which the site allows by name and hash
             if allowed and value not in allowed and not outside:
                 yield f"{key} = {value!r}: this site allows {', '.join(map(repr, sorted(allowed)))}"
+        if self.secure_aggregation == "required" and not run.secure_aggregation:
+            yield (
+                "secure-aggregation = false: this site takes part in runs with secure aggregation only: set "
+                "secure-aggregation = true"
+            )
         if self.releases and release() not in self.releases:
             yield f"version {release()} of the app is not one of the releases that this site allows"
         for key, (low, high) in self.ranges.items():

@@ -25,7 +25,7 @@ from edelweiss.config.privacy import (
     require_private,
 )
 from edelweiss.datasets import Facts
-from edelweiss.evidence.noised import Noised
+from edelweiss.evidence.noised import FIXED, Noised
 from edelweiss.federation.privacy_account import spent
 from edelweiss.problems import PROBLEMS
 
@@ -106,7 +106,7 @@ class SitePrivacy:
         ``scored`` returns scores and labels, shape (n, L) each, once they are paid for; labels are 0, 1, or below where
         unknown. A patient's rows share a weight of 1.
         """
-        noise = evaluation_noise(self.run)
+        noise, edges = evaluation_noise(self.run), FIXED if self.run.secure_aggregation else None
         asked = [*question, repr(("evaluation", noise)).encode()]
         if self.ledger:
             self.ledger.charge(asked, evaluation_cost(self.run), "held-out", run=self._name)
@@ -121,7 +121,7 @@ class SitePrivacy:
             return found
 
         return [
-            Noised.of(own, (truth == 1).astype(float), weights * (truth >= 0), len(self.held_out), noise, normal)
+            Noised.of(own, (truth == 1).astype(float), weights * (truth >= 0), len(self.held_out), noise, normal, edges)
             for own, truth in zip(scores.T, labels.T, strict=True)
         ]
 

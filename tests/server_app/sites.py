@@ -17,6 +17,7 @@ from pydantic import Field
 
 from edelweiss.client_app.policy.records import Records
 from edelweiss.common import Value, to_record
+from edelweiss.common.files import write_private
 from edelweiss.config import RunConfig
 from edelweiss.datasets import DataSummary
 from edelweiss.federation import Oracle, RoundContext, Site, Table, down, pack
@@ -84,7 +85,7 @@ class SiteGrid(LocalGrid):
         """Give each site a known secret, so that a test draws the same batches whenever it runs."""
         for place, context in enumerate(self.contexts):
             records = Records(str(context.node_config["state-dir"]))
-            records._write(records.folder / "randomness", f"{place:064x}".encode())
+            write_private(records.folder / "randomness", f"{place:064x}".encode())
         return self
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:

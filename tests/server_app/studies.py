@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
+from edelweiss.client_app.connection import read_key
 from edelweiss.common import Value
 from edelweiss.config import RunConfig
-from edelweiss.federation.seals import Seals
+from edelweiss.federation.seals import Seals, key_hash
 from edelweiss.federation.ticket import private_key, read, ticket_hash
 from edelweiss.lab.cli import main
 from edelweiss.lab.signing import ticket_for
@@ -29,9 +31,11 @@ def new_key(file: Path) -> str:
 
 @dataclass
 class Study:
-    """A study's keys and its hospitals, whose rules pin its key."""
+    """A study's keys and its hospitals, whose rules pin its key, and with ``peers`` each other."""
 
     folder: Path
+    names: tuple[str, ...] = NAMES
+    peers: bool = False
     nodes: list[dict[str, Value]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -40,10 +44,16 @@ class Study:
         for name in ("study.key", "executor.key", "stranger.key"):
             assert main(["study", "key", str(self.folder / name)]) == 0
         (self.folder / "public").mkdir()
-        for place, name in enumerate(NAMES):
+        for name in self.names:
+            (self.folder / name).mkdir()
+            (self.folder / "public" / f"{name}.pub").write_text(new_key(self.folder / name / "key"))
+        for place, name in enumerate(self.names):
             folder = self.folder / name
-            policy = site_toml(folder, study_keys=[str(self.folder / "study.key.pub")], seed="tests")
-            (self.folder / "public" / f"{name}.pub").write_text(new_key(folder / "key"))
+            rules: dict[str, Any] = {"study_keys": [str(self.folder / "study.key.pub")], "seed": "tests"}
+            if self.peers:
+                others = [other for other in self.names if other != name]
+                rules |= {"peers": {other: self.hash_of(other) for other in others}, "secure_aggregation": "required"}
+            policy = site_toml(folder, **rules)
             self.nodes.append(
                 {
                     "site": name,
@@ -63,7 +73,9 @@ class Study:
 
     def job(self, **keys: Value) -> RunConfig:
         """Return a run of both hospitals, unsigned."""
-        return site_job(self.folder, **{"sites": 2, "rounds": 2, "workers": 1, "round_timeout": 5.0, **keys})
+        return site_job(
+            self.folder, **{"sites": len(self.names), "rounds": 2, "workers": 1, "round_timeout": 5.0, **keys}
+        )
 
     def ticket(self, job: RunConfig, *, by: str = "study.key", executor: str = "executor.key") -> str:
         """Sign a run."""
@@ -74,6 +86,10 @@ class Study:
         """Return a run with its ticket."""
         job = self.job(**keys)
         return changed(job, ticket=self.ticket(job))
+
+    def hash_of(self, name: str) -> str:
+        """Return the hash of a hospital's public key."""
+        return key_hash(read_key(str(self.folder / name / "key")).public_key())
 
     def digits(self, name: str) -> str:
         """Return the public half of a study's or executor's key, as rules pin it."""
