@@ -255,8 +255,8 @@ def masking_of(site: OpenSite, ticket: Ticket | None, question: Question | None)
         wrong.append("this site takes no tickets, without which nobody says who the sites are: set study-keys")
     if not policy.peers:
         wrong.append("this site pins no other: set peers")
-    elif len(policy.peers) + 1 < policy.fewest_sites:
-        wrong.append(f"a sum is over {len(policy.peers) + 1} sites here, and fewest-sites = {policy.fewest_sites}")
+    elif ticket and len(ticket.sites) < policy.fewest_sites:
+        wrong.append(f"a sum is over {len(ticket.sites)} sites here, and fewest-sites = {policy.fewest_sites}")
     if policy.compare_patients:
         wrong.append("compare-patients sends hashes of single patients, which are no sums: leave it out")
     if wrong or ticket is None or question is None:

@@ -114,7 +114,8 @@ class Policy(Keys):
     peers: dict[str, Hash] = Field(
         {},
         description="the other sites of the study, as a table: the name of each and the SHA-256 of its public key, "
-        "which `edelweiss-site peers` prints there; a run with secure aggregation has these sites and no other",
+        "which `edelweiss-site peers` prints there, with or without this site; a run with secure aggregation has these "
+        "sites and no other",
     )
     fewest_sites: Annotated[int, Field(ge=2, le=10**4)] = Field(
         3, description="least sites that a sum is over, with secure aggregation, this one among them"
