@@ -238,7 +238,14 @@ def test_told_to_end_it_does_not_wait_for_its_operator(tmp_path: Path) -> None:
     (tmp_path / "site.toml").write_text('[policy]\napprove = "ask"\n')
     node: dict[str, Value] = {"site": "north", "data-dir": str(data), "state-dir": str(tmp_path / "state")}
     with deployment(tmp_path, [node | {"policy": f"{tmp_path}/site.toml"}]) as running:
-        job: dict[str, Value] = {"dataset": "site", "sites": 1, "model": "linear", "rounds": 1, "approval-timeout": 5.0}
+        job: dict[str, Value] = {
+            "dataset": "site",
+            "sites": 1,
+            "model": "linear",
+            "rounds": 1,
+            "round-timeout": 5.0,
+            "approval-timeout": 5.0,
+        }
         with ThreadPoolExecutor(1) as pool:
             run = pool.submit(running.submit, job | {"runs-dir": str(tmp_path)})
             until(lambda: "waits for you" in log_of(running), lambda: log_of(running))
