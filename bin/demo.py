@@ -9,6 +9,7 @@ its operator: its first run waits until somebody approves it, on its page or by 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 import time
@@ -29,7 +30,8 @@ RUN = 'dataset = "site"\nsites = 3\nrounds = 60\nlocal-steps = 20\nmodel = "line
 
 
 def main() -> int:
-    """Start everything and wait for Ctrl-C."""
+    """Start everything and wait for Ctrl-C or SIGTERM, either of which ends all of it."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with Scratch() as home, ExitStack() as stack:
         folder = Path(os.environ.get("EDELWEISS_DEMO", home / "demo"))
         folder.mkdir(parents=True, exist_ok=True)
