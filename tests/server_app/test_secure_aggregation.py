@@ -29,7 +29,7 @@ from edelweiss.server_app.tickets import EXECUTOR_KEY, seals_of
 from edelweiss.strategies import ALGORITHMS
 from tests.client_app.policies import site_toml
 from tests.server_app.sites import SiteGrid
-from tests.server_app.studies import Study, changed
+from tests.server_app.studies import Study, changed, new_key
 
 THREE = ("east", "north", "south")
 SECURE: dict[str, Value] = {"secure_aggregation": True}
@@ -248,10 +248,13 @@ def test_a_sum_is_over_as_many_sites_as_the_rules_want(tmp_path: Path, monkeypat
 
 
 def test_the_sites_are_those_that_the_rules_pin(study: Study) -> None:
-    """A ticket with a site less, whoever signed it."""
+    """A ticket with another key for a site, or with a site less, whoever signed it."""
+    (study.folder / "public" / "south.pub").write_text(new_key(study.folder / "another"))
+    job = study.job(**SECURE)
+    assert "south differ" in refused(study, changed(job, ticket=study.ticket(job)))
     os.remove(study.folder / "public" / "south.pub")
     job = study.job(**SECURE, sites=2)
-    assert "south" in refused(study, changed(job, ticket=study.ticket(job)), study.nodes[:2])
+    assert "fewest-sites = 3" in refused(study, changed(job, ticket=study.ticket(job)), study.nodes[:2])
 
 
 def test_another_roster_waits_for_the_operator(study: Study) -> None:
