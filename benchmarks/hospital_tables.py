@@ -186,7 +186,7 @@ def study_file(table: Table, frame: pd.DataFrame) -> tuple[str, list[str]]:
             words = sorted({_text(value) for value in frame[name].dropna()})
             worded.append(name)
             codes = ", ".join(f"{json.dumps(word)} = {code}" for code, word in enumerate(words))
-            lines.append(f"codes = {{ {codes} }}")
+            lines += [f"codes = {{ {codes} }}", "ordinal = true  # one number, as scikit-learn has it beside"]
     if worded:
         needed.append(f"codes for the words of {len(worded)} columns")
     if table.left_out:

@@ -57,11 +57,16 @@ def _lines(file: Path, run: RunConfig, own: bool) -> Iterator[str]:
     yield "It is for research and not a medical device. Check it on your own patients first.\n"
     if model_schema.features:
         yield "| feature | unit | values |\n|---|---|---|"
-    columns = {column.name: column for column in model_schema.study.columns} if model_schema.study else {}
+    described = model_schema.study.columns if model_schema.study else ()
+    columns = {name: (column, place) for column in described for place, name in enumerate(column.features)}
     for name in model_schema.features:
-        column = columns.get(name)
+        column, place = columns.get(name, (None, 0))
         values = ""
-        if column and column.codes:
+        if column and column.one_hot:
+            values = f"1: {[*column.meanings.values()][place]}; 0: another word"
+        elif column and column.before_index:
+            values = f"{column.before_index} from this date to the index date"
+        elif column and column.codes:
             values = ", ".join(word for word, _ in column.codes)
         elif column and column.low < column.high < float("inf"):
             values = f"{column.low:g} to {column.high:g}"

@@ -68,5 +68,5 @@ def _names_at(kind: Any, path: Iterable[str]) -> list[str]:
     """Return the keys of a table within a model."""
     for name in path:
         is_model = isinstance(kind, type) and issubclass(kind, Keys)
-        kind = kind.keys()[name].annotation if is_model else get_args(kind)[-1]
+        kind = kind.keys()[name].annotation if is_model else next(a for a in reversed(get_args(kind)) if a is not ...)
     return list(kind.keys())

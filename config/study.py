@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+from datetime import date
 from functools import lru_cache
 from math import inf
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -14,7 +15,7 @@ from edelweiss.common.files import TEXT, read_file, reason, toml_in
 from edelweiss.config.extract import ExtractTable
 from edelweiss.config.keys import Keys
 from edelweiss.datasets.numbers import MISSING, canonical
-from edelweiss.datasets.site.study import Column, Study
+from edelweiss.datasets.site.study import ISO, Column, Rule, Study
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,6 +24,19 @@ if TYPE_CHECKING:
 def text(value: object) -> object:
     """Return a number as text: a table does not tell them apart, TOML does."""
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+def numbered(value: object) -> object:
+    """Return the words of a list with their numbers from 0; an inner list has words of the same meaning."""
+    if not isinstance(value, list):
+        return value
+    groups = [one if isinstance(one, list) else [one] for one in value]
+    return {str(text(word)): code for code, words in enumerate(groups) for word in words}
+
+
+def day(value: object) -> object:
+    """Return a date of TOML as text."""
+    return value.isoformat() if isinstance(value, date) else value
 
 
 Text = Annotated[str, BeforeValidator(text)]
@@ -34,7 +48,20 @@ class ColumnTable(Keys, strict=False):
 
     unit: str = Field("", description="for people")
     range: tuple[StrictFloat, StrictFloat] | None = Field(None, description="lowest and highest valid number")
-    codes: dict[str, StrictFloat] = Field({}, description="for a category: its words and their numbers")
+    codes: Annotated[dict[str, StrictFloat], BeforeValidator(numbered)] = Field(
+        {}, description="for a category: its words and their numbers, or a list of its words, which counts from 0"
+    )
+    ordinal: bool = Field(
+        False,
+        description="whether the numbers of a category of three or more are an order; else it becomes one-hot, a "
+        "feature of 0 and 1 for each",
+    )
+    words: dict[str, StrictFloat] = Field(
+        {}, description='texts among the numbers, and the numbers they stand for: { "> 89" = 90, "<5" = 2.5 }'
+    )
+    before_index: Literal["", "days", "years"] = Field(
+        "", description="for a column of dates: the time from it to `index-date`, in this unit"
+    )
     missing: Texts = Field((), description="further texts for a missing value in this column")
     bands: tuple[StrictFloat, ...] = Field((), description="ascending numbers at which subgroups begin")
     mean: StrictFloat | None = Field(
@@ -52,6 +79,15 @@ class LabelTable(Keys, strict=False):
     negative: Texts = Field((), description="its texts for a negative")
     positive: Texts = Field((), description="its texts for a positive")
     classes: tuple[Texts, ...] = Field((), description="instead of these two: the texts of each class, from class 0")
+
+
+class LeaveOutTable(Keys, strict=False):
+    """``[[leave-out]]``."""
+
+    column: str = Field(description="of the table; it need not be a feature")
+    values: Texts = Field((), description="its texts in rows that are left out; empty text: blank")
+    below: StrictFloat = Field(-inf, description="rows with a smaller number are left out")
+    above: StrictFloat = Field(inf, description="rows with a larger number are left out")
 
 
 class StudyFile(Keys, strict=False):
@@ -77,6 +113,18 @@ class StudyFile(Keys, strict=False):
         max_length=20,
         description="features whose subgroups the final model is evaluated on: categories, or numbers with bands",
     )
+    drop: tuple[str, ...] = Field((), description="columns that are not read, on purpose: they cause no notice")
+    one_row: Literal["", "first", "last", "mean", "max"] = Field(
+        "",
+        description="one row of each patient: the first or last (by `index-date`, if it is a column, else in the "
+        "table's order), or the mean or maximum of each feature and the highest class; empty: all rows, which every "
+        "split keeps together",
+    )
+    index_date: Annotated[str, BeforeValidator(day)] = Field(
+        "", description="the column of the date to which `before-index` counts, or one date for all rows"
+    )
+    date_format: str = Field("", description="of dates, as of Python's strptime; empty: YYYY-MM-DD and D.M.YYYY")
+    leave_out: tuple[LeaveOutTable, ...] = Field((), description="rules by which rows are left out, and counted")
     label: LabelTable = Field(description="what the label column means")
     columns: dict[str, ColumnTable] = Field(min_length=1, description="the features by column name")
     extract: ExtractTable | None = Field(None, description="how a hospital with a database gets the table")
@@ -99,6 +147,8 @@ class StudyFile(Keys, strict=False):
                 found.append(f"columns.{name}.codes: {', '.join(map(repr, twice))} stands for more than one number")
             if both := [text for text in map(canonical, column.missing) if text in map(canonical, column.codes)]:
                 found.append(f"columns.{name}: {', '.join(map(repr, both))} is among its codes and missing: choose one")
+            found += self._meaning(name, column)
+        found += self._rows()
         for name in self.subgroups:
             if name not in self.columns:
                 found.append(f"subgroups: {unknown('feature', name, list(self.columns))}")
@@ -124,17 +174,73 @@ class StudyFile(Keys, strict=False):
             found.append(f"patient = {self.patient!r} is the label column: name the column of patients")
         if twice := repeated(self.header):
             found.append(f"header: {', '.join(map(repr, twice))} names more than one column")
-        needed = [*self.columns, label.column, *([self.patient] if self.patient else [])]
+        needed = (
+            [*self.study().read_columns()] if bool(label.classes) != bool(label.negative and label.positive) else []
+        )
         if self.header and (absent := [name for name in needed if name not in self.header]):
             found.append(f"header: it lacks {', '.join(map(repr, absent))}")
         return found + (self.extract.contradictions(list(self.columns)) if self.extract else [])
 
+    def _meaning(self, name: str, column: ColumnTable) -> list[str]:
+        """Return the contradictions in how a column becomes numbers."""
+        found = []
+        if column.ordinal and not column.codes:
+            found.append(f"columns.{name}.ordinal: only a category has an order: give it codes")
+        if column.words and (column.codes or column.before_index):
+            found.append(f"columns.{name}.words: they are for a column of numbers, which has no codes or before-index")
+        low, high = column.range or (-inf, inf)
+        for word, value in column.words.items():
+            if not low <= value <= high:
+                found.append(
+                    f"columns.{name}.words: {word!r} stands for {value:g}, outside its range {low:g} to {high:g}"
+                )
+        if column.before_index and column.codes:
+            found.append(f"columns.{name}: it has before-index and codes; a date has none")
+        if column.before_index and not self.index_date:
+            found.append(f"columns.{name}.before-index: set index-date to a column of dates, or to one date")
+        return found
+
+    def _rows(self) -> list[str]:
+        """Return the contradictions in which columns and rows are read."""
+        found = []
+        for rule in self.leave_out:
+            if not (rule.values or rule.below > -inf or rule.above < inf):
+                found.append(
+                    f"leave-out: the rule for {rule.column!r} leaves nothing out: give it values, below or above"
+                )
+        needed = [
+            *self.columns,
+            self.label.column,
+            self.patient,
+            self.index_date,
+            *(one.column for one in self.leave_out),
+        ]
+        if both := [name for name in dict.fromkeys(self.drop) if name in needed]:
+            found.append(f"drop: {', '.join(map(repr, both))} is needed elsewhere in the file: choose one")
+        if self.one_row and not self.patient:
+            found.append(f"one-row = {self.one_row!r}: name the column of patients, as patient")
+        if self.index_date == self.label.column or self.index_date in self.columns:
+            found.append(
+                f"index-date = {self.index_date!r}: it is the label or a feature, not the date that others count to"
+            )
+        if fixed := ISO.fullmatch(self.index_date):
+            try:
+                date(*map(int, fixed.groups()[:3]))
+            except ValueError:
+                found.append(f"index-date = {self.index_date!r}: there is no such date")
+        features = [feature for column in self._columns() for feature in column.features]
+        if twice := repeated(features):
+            found.append(f"columns: {', '.join(map(repr, twice))} names a column and a word of a category; rename one")
+        for column in self._columns():
+            if column.one_hot and column.name in self.subgroups and self.one_row in ("mean", "max"):
+                found.append(f"subgroups: {column.name!r}: with one-row = {self.one_row!r} a patient may be in several")
+        return found
+
     def _classes(self) -> tuple[Texts, ...]:
         return self.label.classes or (self.label.negative, self.label.positive)
 
-    def study(self) -> Study:
-        """Return the description by which tables are read."""
-        columns = [
+    def _columns(self) -> list[Column]:
+        return [
             Column(
                 name,
                 one.unit,
@@ -144,11 +250,23 @@ class StudyFile(Keys, strict=False):
                 one.bands,
                 one.mean,
                 one.deviation,
+                tuple(one.words.items()),
+                not one.ordinal and len(set(one.codes.values())) > 2,
+                one.before_index,
             )
             for name, one in self.columns.items()
         ]
-        same = self.model_dump(exclude={"name", "label", "columns", "extract"})
-        return Study(columns=tuple(columns), label=self.label.column, classes=self._classes(), **same)
+
+    def study(self) -> Study:
+        """Return the description by which tables are read."""
+        same = self.model_dump(exclude={"name", "label", "columns", "leave_out", "extract"})
+        return Study(
+            columns=tuple(self._columns()),
+            label=self.label.column,
+            classes=self._classes(),
+            leave_out=tuple(Rule(**one.model_dump()) for one in self.leave_out),
+            **same,
+        )
 
 
 def _is_encoding(name: str) -> bool:

@@ -151,7 +151,7 @@ def features_of(config: DataConfig) -> tuple[str, ...]:
         If the table cannot be read.
     """
     if config.dataset == SITE:
-        return tuple(sorted(column.name for column in config.study.columns)) if config.study else ()
+        return tuple(sorted(config.study.features())) if config.study else ()
     if config.dataset in (TABLE, FOLDERS):
         return pool_of(config, SearchPath.of(config.data_root, config.download)).source.features
     if config.dataset in SOURCES.given:

@@ -101,7 +101,9 @@ class ModelSchema:
         """Return the entries of a model's file, with the lowest format that preserves the meaning."""
         entries = _adapter().dump_python(self, mode="json", exclude_defaults=True)
         several = self.labels is not None and self.labels.several
-        least = FILE_FORMAT if several or {"image_fit", "image_colour"} & entries.keys() else 2
+        least = 3 if several or {"image_fit", "image_colour"} & entries.keys() else 2
+        if self.study and any(_newer(one) for one in (entries["study"], *entries["study"]["columns"])):
+            least = FILE_FORMAT
         return {"format": least, "data": {**entries, "missing": self.missing}}
 
     @classmethod
@@ -123,7 +125,7 @@ class ModelSchema:
             wrong = [f"data.{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
             raise ValueError("; ".join(wrong[:3])) from None
         study = meaning.study
-        named = [column.name for column in study.columns] if study else []
+        named = study.features() if study else []
         if meaning.features and columns_hash(meaning.features) != data_summary.columns:
             raise ValueError("data.features are not those of columns, the hash of their names")
         if meaning.features and study and sorted(named) != sorted(meaning.features):
@@ -135,6 +137,13 @@ class ModelSchema:
                 found = f"{len(labels.names)} columns, and labels {len(data_summary.labels) or 'none'}"
                 raise ValueError(f"data.labels.names has {found}")
         return meaning
+
+
+def _newer(study: Mapping[str, object]) -> bool:
+    """Whether a release before format 4 would read a study, or a column of one, differently."""
+    return bool(
+        study.keys() & {"words", "one_hot", "before_index", "leave_out", "one_row", "index_date", "date_format"}
+    )
 
 
 @cache

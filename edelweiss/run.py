@@ -138,7 +138,10 @@ class Run:
                 if schema.study is None:
                     frame.to_parquet(source, index=False)
                 else:
-                    frame.to_csv(source, index=False)
+                    form = schema.study.form
+                    frame.to_csv(
+                        source, index=False, sep=form.delimiter, decimal=form.decimal, encoding=form.encoding or "utf-8"
+                    )
             else:
                 source = Path(data)
             predict(model, source, scratch / "scores.csv")

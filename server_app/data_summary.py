@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import chain, combinations, zip_longest
-from operator import attrgetter
+from operator import itemgetter
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -182,7 +182,8 @@ def _public_moments(config: RunConfig, shape: Sequence[int], progress: Progress)
     if len(shape) == 3:
         return [[1.0] * shape[0], [255 / 2] * shape[0], [255**2 / 3] * shape[0]]
     study = read_study(config.study) if config.study else None
-    typical = {column.name: column.typical for column in sorted(study.columns, key=attrgetter("name"))} if study else {}
+    columns = [(name, column) for column in study.columns for name in column.features] if study else []
+    typical = {name: column.typical for name, column in sorted(columns, key=itemgetter(0))}
     if len(typical) != shape[0]:  # with another study file than the sites' the run ends, see `build_model_schema`
         progress.warn(
             "inputs are not standardised: sites send no sums of them. Name a study file (study) that says what is "

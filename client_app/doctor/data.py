@@ -120,6 +120,8 @@ def _samples(data: SiteData, several: int, survey: Survey | None, policy: Policy
         yield Finding("warning", "rules", text)
     for doubt in data.warnings:
         yield Finding("warning", "data", str(doubt))
+    for note in data.notes:
+        yield Finding("ok", "data", note)
     if survey and (bad := survey.rows - samples):
         text = f"{bad:,} of {survey.rows:,} are bad: runs whose bad-images is below {bad / survey.rows:.2g} do without "
         yield Finding("warning", "images", f"{text}this site")

@@ -40,7 +40,7 @@ def subgroups(site: OpenSite, which: Mask, scores: Floats, labels: Floats, patie
     for column in config.study.columns:
         if column.name not in config.study.subgroups:
             continue
-        parts = column.parted(values[:, data.features.index(column.name)])
+        parts = column.parted(values[:, [data.features.index(name) for name in column.features]])
         parts = {name: mask for name, mask in parts.items() if mask.any()}
         if site.exact:
             for name, mask in parts.items():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from bisect import bisect
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -81,14 +81,16 @@ def read_site(
     """
     if study:
         file = study.place(folder)
-        frame, label, patient = study.table(file), study.label, patient or study.patient
-    else:
-        file = file_of(folder)
-        frame = read_table(file)
+        label, patient = study.label, patient or study.patient
+        described = study.read(file, also=patient)
+        found = read_rows(described.frame, file, label, binary, patient, indicators=described.indicators)
+        notes = tuple(f"{file.name}: {change}" for change in described.changes) + described.notes
+        return replace(found, changes=described.changes, notes=notes)
+    file = file_of(folder)
+    frame = read_table(file)
     if patient is None:
         patient = PATIENT if PATIENT in frame.columns else ""
-    listed = file.name == "labels.csv" and not study
-    labels = None if study else labels
+    listed = file.name == "labels.csv"
     return read_rows(frame, file, label, binary, patient, listed=listed, images=images, labels=labels)
 
 
@@ -103,8 +105,12 @@ def read_rows(
     images: ImageRules = PLAIN,
     labels: Labels | None = None,
     maps: bool = False,
+    indicators: Collection[str] = (),
 ) -> Source:
-    """Read the rows of a frame as features, or, if it is ``listed``, as a list of images."""
+    """Read the rows of a frame as features, or, if it is ``listed``, as a list of images.
+
+    ``indicators`` are the features that are 1 for one word of a category, which a site may lack.
+    """
     problems: list[DataError] = []
     columns = list(labels.names) if labels else [label]
     if labels:
@@ -126,7 +132,7 @@ def read_rows(
             problems.append(DataError(f"{file} {text}", f"{file.name} {text}"))
         none = {*columns, patient, labels.healthy if labels else ""}
         features = tuple(sorted(name for name in frame.columns if name not in none))
-        inputs = read_numbers(frame, file, features, warnings, problems)
+        inputs = read_numbers(frame, file, features, warnings, problems, indicators)
     if problems:
         raise DataError.join(problems)
     classes, written = classes[kept], written[kept]
@@ -135,6 +141,8 @@ def read_rows(
         values, labelled = np.asarray(inputs, np.float32), written.reshape(len(written), -1)
         patient_ids = said = _said(frame, values, features, dict(zip(columns, labelled.T, strict=True)), labels)
         warnings.rows(said, values, labelled)
+        if not patients:
+            warnings.visits(values)
     else:
         patient_ids = [path.encode() for path in as_text(frame["path"])[kept]]
         said = _listed(frame[kept])

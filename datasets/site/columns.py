@@ -206,6 +206,27 @@ def _words(name: str) -> list[str]:
     return "".join(c.lower() if c.isalpha() else " " for c in spaced).split()
 
 
+def look_like_visits(inputs: NDArray[np.float32]) -> bool:
+    """Whether neighbouring rows are the same patient's: they agree in several columns far more often than others do.
+
+    `inputs` has shape (n, F), NaN where missing. A column by which the table may be sorted is no evidence.
+    """
+    agree, chance = [], 1.0
+    for column in inputs.T:
+        values = column[~np.isnan(column)]
+        counts = np.unique(values, return_counts=True)[1]
+        if len(counts) < _FEW or len(values) < 2 * _FEWEST:
+            continue
+        steps = np.sign(np.diff(values))
+        steps = steps[steps != 0]
+        sorted_by = np.mean(steps[1:] != steps[:-1]) < 0.4 if len(steps) > _FEWEST else True
+        same, by_chance = column[1:] == column[:-1], float(((counts / len(values)) ** 2).sum())
+        if not sorted_by and same.mean() >= max(0.25, 5 * by_chance):
+            agree.append(same)
+            chance *= by_chance
+    return len(agree) > 1 and chance < 0.01 and bool(np.logical_and.reduce(agree).mean() >= 0.25)
+
+
 # ---------------------------------------------------------------------- codes
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from edelweiss.datasets.errors import DataError, examples
 from edelweiss.datasets.patient_ids import digests, row_bytes
-from edelweiss.datasets.site.columns import kind_of
+from edelweiss.datasets.site.columns import CONSTANT, kind_of, look_like_visits
 from edelweiss.datasets.source import Ints
 
 
@@ -22,10 +22,13 @@ class DataWarnings:
         self.labels = list(classes.T) if classes.ndim > 1 else [classes]
         self._found: dict[tuple[str, str], list[str]] = {}
         self._repeated = self._contradicting = 0
+        self._visits = False
 
-    def column(self, name: str, numbers: NDArray[np.float64]) -> None:
-        """Check a feature: shape (n,), NaN where missing."""
-        if len(numbers) == len(self.labels[0]) and (kind := kind_of(name, numbers, self.labels)):
+    def column(self, name: str, numbers: NDArray[np.float64], *, indicator: bool = False) -> None:
+        """Check a feature: shape (n,), NaN where missing; an ``indicator`` of a category's word may be constant."""
+        if len(numbers) != len(self.labels[0]):
+            return
+        if (kind := kind_of(name, numbers, self.labels)) and not (indicator and kind == CONSTANT):
             self._found.setdefault(kind, []).append(repr(name))
 
     def rows(self, rows: Sequence[bytes], inputs: NDArray[np.float32], labels: NDArray[np.float32]) -> None:
@@ -50,6 +53,10 @@ class DataWarnings:
         if (repeated or contradicting) and _pairs_by_chance(inputs) < 1:
             self._repeated, self._contradicting = repeated, contradicting
 
+    def visits(self, inputs: NDArray[np.float32]) -> None:
+        """Look for several rows of a patient, where nothing says whose the rows are; `inputs` has shape (n, F)."""
+        self._visits = look_like_visits(inputs)
+
     def errors(self) -> list[DataError]:
         """Return an error for each kind; the public text holds counts only."""
         errors = [
@@ -65,6 +72,10 @@ class DataWarnings:
         if self._contradicting:
             text = f"{self._contradicting} rows have the same features as others, but another label"
             errors.append(DataError(f"{self.file.name}: {text}; keep the correct ones", text))
+        if self._visits:
+            text = "neighbouring rows agree in several columns, as several visits of a patient do"
+            mend = "name the column of patients, as patient in the study file or under [policy], to hold out whole ones"
+            errors.append(DataError(f"{self.file.name}: {text}; {mend}", text))
         return errors
 
 

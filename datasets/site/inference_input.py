@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ from edelweiss.datasets.numbers import LARGEST
 from edelweiss.datasets.site.formats import stream_of
 from edelweiss.datasets.site.header import LOOKED_AT, SEPARATORS, START, no_names, separated, wrong_names
 from edelweiss.datasets.site.images import located
+from edelweiss.datasets.site.study import ISO
 from edelweiss.datasets.site.table import as_text, looks_like, numbers_in
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from edelweiss.datasets.data_summary import DataSummary
     from edelweiss.datasets.model_schema import ModelSchema
+    from edelweiss.datasets.site.study import Rule
 
 BLOCK = 1024  # rows per evaluation step; chunks of whole blocks give the same bits
 LONGEST = 2**24  # characters of a line
@@ -146,10 +148,16 @@ class InferenceTable:
         if problems := [*self._wrong_header(meaning.features)]:
             raise DataError.join(problems)
         self.features = self._features(meaning, data_summary, others)
-        self.kept = tuple(name for name in self.names if name not in self.features)
+        columns = {column.name for column in self.study.columns} if self.study else {*self.features}
+        self.kept = tuple(name for name in self.names if name not in columns)
         order = [name for name in self.names if name in self.features]
-        if order != list(self.features):
+        if order != [name for name in self.features if name in order]:
             self.notes.append("the features are not in the model's order: they are matched by name")
+        if self.study and self.study.one_row and self.study.patient in self.names:
+            self.notes.append(
+                "each row has a score; the model was trained on one row of each patient "
+                f"(one-row = {self.study.one_row!r})"
+            )
 
     def chunks(self) -> Iterator[Chunk]:
         """Read the rows; DataError at the end, with all problems.
@@ -157,8 +165,11 @@ class InferenceTable:
         After the first invalid value no more chunks come, but all rows are checked.
         """
         first = 1
+        strange: dict[Rule, int] = {}
         try:
             for frame in self._frames():
+                for rule, hit in self.study.left_out(frame).items() if self.study else ():
+                    strange[rule] = strange.get(rule, 0) + int(hit.sum())
                 inputs = self._inputs(frame, first)
                 first += len(frame)
                 if not self.wrong:
@@ -171,6 +182,11 @@ class InferenceTable:
             raise self._unreadable(error) from None
         if self.wrong:
             raise DataError.join(self.wrong.errors())
+        self.notes += [
+            f"{count:,} rows are such as the study left out, so that the model was not trained on them: {rule}"
+            for rule, count in strange.items()
+            if count
+        ]
         if first == 1:
             raise DataError(f"{self.file} has no rows", "the table has no rows")
 
@@ -238,13 +254,24 @@ class InferenceTable:
                         "the columns are not the model's features",
                     )
                 )
-        elif absent := [name for name in features if name not in self.names]:
+        elif absent := [name for name in self._needed(features) if name not in self.names]:
             listed = [f"{name!r}{hint(name, self.names)}" for name in absent]
-            text = f"{self.file}: the table lacks {len(absent)} of the model's {len(features)} features: "
+            of = f"{len(self._needed(features))} columns of its study" if self.study else f"{len(features)} features"
+            count = f"{len(absent)} of the model's {of}"
+            text = f"{self.file}: the table lacks {count}: "
             problems.append(DataError(f"{text}{'; '.join(listed)}.", "the table lacks features of the model"))
         if problems:
             raise DataError.join(problems)
         return features
+
+    def _needed(self, features: Sequence[str]) -> list[str]:
+        """Return the columns that become the features."""
+        if not self.study:
+            return [*features]
+        columns, study = [column.name for column in self.study.columns], self.study
+        if any(column.before_index for column in study.columns) and not ISO.fullmatch(study.index_date):
+            columns.append(study.index_date)
+        return columns
 
     # ------------------------------------------------------------------ the rows
 
@@ -285,18 +312,22 @@ class InferenceTable:
 
     def _inputs(self, frame: pd.DataFrame, first: int) -> NDArray[np.float32]:
         """Return the features of some rows, in the model's order; collect invalid values."""
+        import pandas as pd
+
         inputs = np.empty((len(frame), len(self.features)), np.float32)
-        described = {column.name: column for column in self.study.columns} if self.study else {}
-        for index, name in enumerate(self.features):
-            column = frame[name]
-            if self.study:
-                column = as_text(column)
-                texts, wrong = self.study.cells(column, described[name])
-                numbers = np.array([float(text or "nan") for text in texts])
+        described: Mapping[str, Any] = {}
+        if self.study:
+            frame = frame.apply(as_text)
+            described, invalid = self.study.values(frame)
+            for name, wrong in invalid.items():
                 for why, places in wrong.items():
-                    self._note(name, why, places, column, first)
+                    self._note(name, why, places, frame[name], first)
+        for index, name in enumerate(self.features):
+            if self.study:
+                numbers = described[name]
+                column = frame[name] if name in frame else pd.Series(numbers)
             else:
-                column, numbers, bad = numbers_in(column)
+                column, numbers, bad = numbers_in(frame[name])
                 why = "it must be a number with a decimal point, or empty where it is missing"
                 self._note(name, why, bad, column, first)
             large = np.flatnonzero(np.abs(numbers) > LARGEST)

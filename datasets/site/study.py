@@ -12,9 +12,10 @@ import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import date, datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from edelweiss.datasets.numbers import MISSING, TRUTH, canonical
 from edelweiss.datasets.site.formats import Form, text_of
 from edelweiss.datasets.site.header import START, separated
 from edelweiss.datasets.site.table import looks_like
+from edelweiss.datasets.source import Change
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,6 +34,12 @@ if TYPE_CHECKING:
 
     from edelweiss.datasets.source import Mask
 
+    Floats = NDArray[np.float64]
+    Wrong = dict[str, list[int]]  # the places of invalid values by reason
+
+DAYS = {"days": 1.0, "years": 365.25}  # of a unit of time
+ISO = re.compile(r"(\d{4})-(\d{1,2})-(\d{1,2})([ T].*)?")
+POINTS = re.compile(r"(\d{1,2})\.(\d{1,2})\.(\d{4})([ T].*)?")
 DATE = re.compile(r"^(\d{4}-\d{1,2}-\d{1,2}|\d{1,2}[./]\d{1,2}[./]\d{2,4})([ T].*)?$")
 
 
@@ -48,10 +56,44 @@ class Column:
     bands: tuple[float, ...] = ()  # numbers, ascending, at which subgroups begin
     mean: float | None = None  # what is typical of patients, from the literature, say
     deviation: float | None = None
+    words: tuple[tuple[str, float], ...] = ()  # for a number: texts that stand for one, such as "> 89"
+    one_hot: bool = False  # for a category: a feature of 0 and 1 for each of its numbers, and not one of the numbers
+    before_index: Literal["", "days", "years"] = ""  # for a date: the time from it to the study's index date
+
+    @property
+    def meanings(self) -> dict[float, str]:
+        """The words of each of a category's numbers."""
+        words: dict[float, list[str]] = {}
+        for word, code in self.codes:
+            words.setdefault(code, []).append(word)
+        return {code: " or ".join(said) for code, said in words.items()}
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The names of the inputs that the column becomes.
+
+        They have the numbers of categories and not their words, which a hospital may spell in its own way.
+        """
+        return (
+            tuple(f"{self.name} = {canonical(repr(code))}" for code in self.meanings) if self.one_hot else (self.name,)
+        )
+
+    def spread(self, numbers: Floats) -> dict[str, Floats]:
+        """Return the inputs that the column's numbers, shape (n,), NaN where missing, become."""
+        if not self.one_hot:
+            return {self.name: numbers}
+        gone = np.isnan(numbers)
+        return {
+            name: np.where(gone, np.nan, numbers == code)
+            for name, code in zip(self.features, self.meanings, strict=True)
+        }
 
     @property
     def typical(self) -> tuple[float, float] | None:
         """Mean and standard deviation: as stated, or of a uniform number in the range, or of codes; None: unknown."""
+        if self.one_hot:
+            share = 1 / len(self.meanings)
+            return share, math.sqrt(share * (1 - share))
         if self.mean is not None and self.deviation is not None:
             return self.mean, self.deviation
         if self.codes:
@@ -62,12 +104,16 @@ class Column:
         return None
 
     def parted(self, values: NDArray[np.float32]) -> dict[str, Mask]:
-        """Return which values belong to each subgroup: the words of a category, the bands of a number."""
+        """Return which rows belong to each subgroup: the words of a category, the bands of a number.
+
+        `values` has shape (n, K): a column for each of `features`.
+        """
+        if self.one_hot:
+            parts = {said: values[:, place] == 1 for place, said in enumerate(self.meanings.values())}
+            return {**parts, "missing": np.isnan(values).any(1)}
+        values = values[:, 0]
         if self.codes:
-            words: dict[float, list[str]] = {}
-            for word, code in self.codes:
-                words.setdefault(code, []).append(word)
-            parts = {" or ".join(said): values == np.float32(code) for code, said in words.items()}
+            parts = {said: values == np.float32(code) for code, said in self.meanings.items()}
         else:
             ends = np.array([-math.inf, *self.bands, math.inf], np.float32)
             inner = [f"{low:g} to {high:g}" for low, high in pairwise(self.bands)]
@@ -76,6 +122,46 @@ class Column:
                 name: (values >= low) & (values < high) for name, (low, high) in zip(names, pairwise(ends), strict=True)
             }
         return {**parts, "missing": np.isnan(values)}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Which rows are left out: those with one of the texts, or a number below or above a limit."""
+
+    column: str
+    values: tuple[str, ...] = ()  # texts; empty: blank
+    below: float = -math.inf
+    above: float = math.inf
+
+    def __str__(self) -> str:
+        said = [repr(text) if text else "blank" for text in self.values]
+        said += [f"below {self.below:g}"] * (self.below > -math.inf) + [f"above {self.above:g}"] * (
+            self.above < math.inf
+        )
+        return f"{self.column!r} is {' or '.join(said)}"
+
+
+@dataclass(frozen=True)
+class Described:
+    """A table as a study describes it.
+
+    Attributes
+    ----------
+    frame
+        Features as numbers, NaN where missing; the label as the number of its class; the patient as text. The index
+        counts the file's rows from 0.
+    changes
+        How many rows were left out, or merged with others of their patient.
+    notes
+        Columns that are not read.
+    indicators
+        The features that are 1 for one word of a category.
+    """
+
+    frame: pd.DataFrame
+    changes: tuple[Change, ...]
+    notes: tuple[str, ...]
+    indicators: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -94,7 +180,12 @@ class Study:
     header: tuple[str, ...] = ()  # names of all columns in order, for tables without a header; empty: the first line
     missing: tuple[str, ...] = MISSING[1:]  # texts for a missing value, unless a word of the category; "" always is
     patient: str = ""  # column with the patient ids; empty: none
-    subgroups: tuple[str, ...] = ()  # features, with codes or bands, in whose subgroups a model is evaluated
+    subgroups: tuple[str, ...] = ()  # columns, with codes or bands, in whose subgroups a model is evaluated
+    drop: tuple[str, ...] = ()  # columns that are not read, on purpose
+    leave_out: tuple[Rule, ...] = ()  # rows that are left out
+    one_row: Literal["", "first", "last", "mean", "max"] = ""  # of a patient's rows; empty: all are kept
+    index_date: str = ""  # the column of the date to which times are counted, or one date, YYYY-MM-DD, for all rows
+    date_format: str = ""  # as of strptime; empty: YYYY-MM-DD or D.M.YYYY
 
     def place(self, folder: str) -> Path:
         """Return the table's file; DataError if there is none or more than one."""
@@ -113,31 +204,85 @@ class Study:
             )
         return found[0]
 
-    def table(self, file: Path, also: str = "") -> pd.DataFrame:
-        """Read a hospital's own table as text: decimal points, the class's number as label, empty if missing.
-
-        ``also`` names a column to keep as it is, if it exists.
+    def read(self, file: Path, also: str = "") -> Described:
+        """Read a hospital's own table; ``also`` names a column to keep as it is, if it exists.
 
         Raises
         ------
         DataError
             With everything that does not fit the study.
         """
-        frame = self._frame(file)
-        problems = list(self._absent(frame, file))
-        for column in self.columns:
-            if column.name in frame:
-                frame[column.name] = self._numbers(frame[column.name], column, file, problems)
-        if self.label in frame:
-            frame[self.label] = self._classes(frame[self.label], file, problems)
+        import pandas as pd
+
+        text = self._frame(file)
+        problems = list(self._absent(text, file))
+        kept, changes = self._kept(text)
+        rows = text[kept]
+        found, wrong = self.values(rows)
+        for name, reasons in wrong.items():
+            problems += self._invalid(rows[name], reasons, file)
+        if self.label in rows:
+            found[self.label] = self._classes(rows[self.label], file, problems)
         if problems:
             raise DataError.join(problems)
-        wanted = [*self.names(), *([also] if also in frame and also not in self.names() else [])]
-        return frame[wanted]
+        if not len(rows):
+            raise DataError(f"{file}: leave-out leaves no row", "the study's rules leave no row")
+        others = [self.patient] if self.patient else []
+        others += [also] if also in rows and also not in (*self.names(), *found) else []
+        frame = pd.DataFrame({**found, **{name: rows[name] for name in others}}, index=rows.index)
+        if self.one_row:
+            before, frame = len(frame), self._one_row(frame, self._days(rows)[0])
+            what = f"rows are merged with others of their patient: one-row = {self.one_row!r}"
+            changes.append(Change(before - len(frame), before, what))
+        named = {*self.read_columns(), *self.drop, also}
+        unread = [repr(name) for name in text.columns if name not in named]
+        notes = [f"{file.name}: columns {examples(unread)} are not read, since the study does not name them"] * bool(
+            unread
+        )
+        indicators = frozenset(name for column in self.columns if column.one_hot for name in column.features)
+        return Described(frame, tuple(changes), tuple(notes), indicators)
+
+    def values(self, frame: pd.DataFrame) -> tuple[dict[str, Floats | pd.Series], dict[str, Wrong]]:
+        """Return the inputs in a table of texts by their names, and by column the invalid values."""
+        found: dict[str, Floats | pd.Series] = {}
+        days, late = self._days(frame)
+        wrong = {self.index_date: late} if late else {}
+        for column in self.columns:
+            if column.name in frame:
+                numbers, bad = self.cells(frame[column.name], column, days)
+                found.update(column.spread(numbers))
+                if bad:
+                    wrong[column.name] = bad
+        return found, wrong
+
+    def left_out(self, frame: pd.DataFrame) -> dict[Rule, Mask]:
+        """Return which rows of a table of texts each rule leaves out, where the table has the rule's column."""
+        days, _ = self._days(frame)
+        columns = {column.name: column for column in self.columns}
+        found = {}
+        for rule in self.leave_out:
+            if rule.column not in frame:
+                continue
+            texts = frame[rule.column]
+            hit = texts.map(canonical).isin([*map(canonical, rule.values)]).to_numpy(np.bool_, copy=True)
+            if math.isfinite(rule.below) or math.isfinite(rule.above):
+                numbers, _ = self.cells(texts, columns.get(rule.column, Column(rule.column)), days, checked=False)
+                hit |= (numbers < rule.below) | (numbers > rule.above)
+            found[rule] = hit
+        return found
+
+    def read_columns(self) -> list[str]:
+        """Return the columns of a table that the study needs."""
+        index = [self.index_date] if self.index_date and not ISO.fullmatch(self.index_date) else []
+        return [*dict.fromkeys([*self.names(), *index, *(rule.column for rule in self.leave_out)])]
 
     def names(self) -> list[str]:
-        """Return the columns that are read."""
+        """Return the columns of features, label and patient."""
         return [column.name for column in self.columns] + [self.label, *([self.patient] if self.patient else [])]
+
+    def features(self) -> list[str]:
+        """Return the names of the inputs that the columns become."""
+        return [name for column in self.columns for name in column.features]
 
     @property
     def form(self) -> Form:
@@ -187,73 +332,146 @@ class Study:
 
     def _absent(self, frame: pd.DataFrame, file: Path) -> Iterator[DataError]:
         names = list(map(str, frame.columns))
-        for name in self.names():
+        for name in self.read_columns():
             if name not in names:
                 text = f"{file}: the table has no column {name!r}, which the study names.{hint(name, names)}"
                 yield DataError(text, "the table lacks a column that the study names", key=name)
 
-    def _numbers(self, values: pd.Series, column: Column, file: Path, problems: list[DataError]) -> pd.Series:
-        """Return a feature as numbers in text, empty where missing; errors are added to ``problems``."""
-        found, wrong = self.cells(values, column)
-        for why, places in wrong.items():
-            rows = [f"row {place + 1} ({values.iloc[place]!r})" for place in places]
-            problems.append(
-                DataError(
-                    f"{file}: column {column.name!r}: {examples(rows)}: {why}",
-                    f"{len(rows)} values of a column do not fit the study",
-                    key=column.name,
-                    row=places[0] + 1,
-                )
-            )
-        return type(values)(found, index=values.index, name=values.name)
+    def _kept(self, frame: pd.DataFrame) -> tuple[Mask, list[Change]]:
+        """Return which rows no rule leaves out, and how many each does."""
+        kept, changes = np.ones(len(frame), np.bool_), []
+        for rule, hit in self.left_out(frame).items():
+            changes.append(Change(int((kept & hit).sum()), len(frame), f"rows are left out: {rule}"))
+            kept &= ~hit
+        return kept, changes
 
-    def cells(self, values: Iterable[str], column: Column) -> tuple[list[str], dict[str, list[int]]]:
-        """Return a feature as numbers in text, empty where missing, and the places of invalid values by reason."""
+    def _one_row(self, frame: pd.DataFrame, days: Floats | None) -> pd.DataFrame:
+        """Return one row of each patient; first and last are by the index date, where it is a column."""
+        if (frame[self.patient] == "").any():  # an error that the caller reports
+            return frame
+        if self.one_row in ("mean", "max"):
+            rows = frame.groupby(self.patient, sort=False)
+            merged = rows.transform("first")
+            inputs = self.features()
+            merged[inputs] = rows[inputs].transform(self.one_row)
+            merged[self.label] = frame[self.label].astype(int).groupby(frame[self.patient]).transform("max").astype(str)
+            frame = frame.assign(**{name: merged[name] for name in [*inputs, self.label]})
+            return frame[~frame[self.patient].duplicated()]
+        order = np.arange(len(frame)) if days is None else np.argsort(days, kind="stable")
+        keep: Literal["first", "last"] = "first" if self.one_row == "first" else "last"
+        inside = ~frame[self.patient].iloc[order].duplicated(keep=keep)
+        return frame.iloc[np.sort(order[inside.to_numpy(np.bool_)])]
+
+    @staticmethod
+    def _invalid(values: pd.Series, wrong: Wrong, file: Path) -> Iterator[DataError]:
+        for why, places in wrong.items():
+            rows = [f"row {values.index[place] + 1} ({values.iloc[place]!r})" for place in places]
+            yield DataError(
+                f"{file}: column {values.name!r}: {examples(rows)}: {why}",
+                f"{len(rows)} values of a column do not fit the study",
+                key=str(values.name),
+                row=int(values.index[places[0]]) + 1,
+            )
+
+    def _days(self, frame: pd.DataFrame) -> tuple[Floats | None, Wrong]:
+        """Return the index date of each row, in days, NaN where missing, and invalid ones; None if there is none."""
+        if fixed := ISO.fullmatch(self.index_date):
+            year, month, day = map(int, fixed.groups()[:3])
+            return np.full(len(frame), float(date(year, month, day).toordinal())), {}
+        if self.index_date not in frame:
+            return None, {}
+        return self.cells(frame[self.index_date], Column(self.index_date, before_index="days"), None, checked=False)
+
+    def cells(
+        self, values: Iterable[str], column: Column, days: Floats | None = None, *, checked: bool = True
+    ) -> tuple[Floats, Wrong]:
+        """Return a column as numbers, shape (n,), NaN where missing, and the places of invalid values by reason.
+
+        ``days`` are the index dates; without them dates become days. If not ``checked``, ranges are ignored.
+        """
         gone = {"", *map(canonical, (*self.missing, *column.missing))}
-        codes = {canonical(word): repr(code) for word, code in column.codes}
-        known: dict[str, tuple[str, str]] = {}
-        read: list[str] = []
-        wrong: dict[str, list[int]] = {}
+        codes = {_compact(word): code for word, code in (*column.codes, *column.words)}
+        known: dict[str, tuple[float, str]] = {}
+        read: list[float] = []
+        wrong: Wrong = {}
         for place, text in enumerate(values):
             if (found := known.get(text)) is None:
                 found = known[text] = self._number(text, column, codes, gone)
             read.append(found[0])
             if found[1]:
                 wrong.setdefault(found[1], []).append(place)
-        return read, wrong
-
-    def _number(self, text: str, column: Column, codes: dict[str, str], gone: set[str]) -> tuple[str, str]:
-        """Return a value as a number in text, and the reason if it is invalid."""
-        plain = text if self.decimal == "." else text.replace(".", "x").replace(self.decimal, ".")
-        spellings = (canonical(text), canonical(plain))
-        if code := next((codes[spelling] for spelling in spellings if spelling in codes), ""):
-            return code, ""
-        if any(spelling in gone for spelling in spellings):
-            return "", ""
-        if column.codes:
-            return "", f"allowed are {examples([word for word, _ in column.codes])}"
-        if DATE.match(text):
-            return "", "dates are not allowed: give an age or a number of days instead"
-        try:
-            value = TRUTH[text.lower()] if text.lower() in TRUTH else numbers.number(plain)
-        except ValueError:
-            return "", f"it must be a number, with {self.decimal!r} before its decimals"
-        if not column.low <= value <= column.high:
+        numbers = np.array(read, np.float64)
+        if column.before_index and days is not None:
+            numbers = (days - numbers) / DAYS[column.before_index]
+        outside = (numbers < column.low) | (numbers > column.high)
+        if checked and outside.any():
             unit = f" {column.unit}" if column.unit else ""
-            return "", f"it must be from {column.low:g} to {column.high:g}{unit}"
-        return repr(value), ""
+            why = f"it must be from {column.low:g} to {column.high:g}{unit}"
+            if column.before_index:
+                why += f", counted in {column.before_index} from this date to the index date"
+            wrong[why] = np.flatnonzero(outside).tolist()
+        return numbers, wrong
+
+    def _number(self, text: str, column: Column, codes: dict[str, float], gone: set[str]) -> tuple[float, str]:
+        """Return a value as a number, NaN if missing, and the reason if it is invalid."""
+        plain = text if self.decimal == "." else text.replace(".", "x").replace(self.decimal, ".")
+        for spelling in (text, plain):
+            if (code := codes.get(_compact(spelling))) is not None:
+                return code, ""
+        if canonical(text) in gone or canonical(plain) in gone:
+            return math.nan, ""
+        if column.codes:
+            return math.nan, f"allowed are {examples([word for word, _ in column.codes])}"
+        if column.before_index:
+            return self._date(text)
+        if DATE.match(text):
+            return math.nan, (
+                "dates are not allowed: give an age or a number of days instead, or set before-index for the column"
+            )
+        try:
+            return TRUTH[text.lower()] if text.lower() in TRUTH else numbers.number(plain), ""
+        except ValueError:
+            return (
+                math.nan,
+                f"it must be a number, with {self.decimal!r} before its decimals, or one of words or missing",
+            )
+
+    def _date(self, text: str) -> tuple[float, str]:
+        """Return a date in days since the year 1, and the reason if it is invalid."""
+        try:
+            if self.date_format:
+                return float(datetime.strptime(text, self.date_format).toordinal()), ""
+            if found := ISO.fullmatch(text):
+                year, month, day = map(int, found.groups()[:3])
+            elif found := POINTS.fullmatch(text):
+                day, month, year = map(int, found.groups()[:3])
+            else:
+                return math.nan, "it must be a date, YYYY-MM-DD or D.M.YYYY; set date-format for others"
+            return float(date(year, month, day).toordinal()), ""
+        except ValueError:
+            said = f"as {self.date_format!r} says" if self.date_format else "YYYY-MM-DD or D.M.YYYY"
+            return math.nan, f"it must be a date, {said}"
 
     def _classes(self, values: pd.Series, file: Path, problems: list[DataError]) -> pd.Series:
         """Return the class of each row; errors are added to ``problems``."""
         codes = {canonical(text): str(code) for code, texts in enumerate(self.classes) for text in texts}
-        if wrong := [f"row {row} ({text!r})" for row, text in enumerate(values, 1) if canonical(text) not in codes]:
+        if wrong := [
+            f"row {row + 1} ({text!r})"
+            for row, text in zip(values.index, values, strict=True)
+            if canonical(text) not in codes
+        ]:
             allowed = examples(list(codes))
             problems.append(
                 DataError(
-                    f"{file}: label {self.label!r}: {examples(wrong)}: the study allows {allowed}; correct them or "
-                    "remove these rows",
+                    f"{file}: label {self.label!r}: {examples(wrong)}: the study allows {allowed}; correct them, or "
+                    f'leave these rows out with [[leave-out]] column = "{self.label}" and their values',
                     f"the label of {len(wrong)} rows is not one of the study's",
                     key=self.label,
                 )
             )
         return values.map(lambda text: codes.get(canonical(text), ""))
+
+
+def _compact(text: str) -> str:
+    """Return the canonical spelling without spaces: ``> 89`` and ``>89`` are equal."""
+    return canonical("".join(text.split()) if any(map(str.isspace, text)) else text)

@@ -6,7 +6,7 @@ import csv
 import io
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -150,7 +150,7 @@ def as_text(column: pd.Series) -> pd.Series:
 
 
 def _at(rows: Iterable[int], values: pd.Series) -> str:
-    return examples([f"row {row + 1} ({str(values.iloc[row])!r})" for row in rows])
+    return examples([f"row {values.index[row] + 1} ({str(values.iloc[row])!r})" for row in rows])
 
 
 def read_labels(
@@ -242,7 +242,7 @@ def read_patients(
         return []
     patients = as_text(frame[patient])
     if len(missing := np.flatnonzero(patients.str.lower().isin(MISSING))):
-        rows = examples([f"row {row + 1}" for row in missing])
+        rows = examples([f"row {patients.index[int(row)] + 1}" for row in missing])
         problems.append(
             DataError(
                 f"{file}: patient {patient!r} is missing in {rows}; fill it in or remove the rows",
@@ -279,7 +279,12 @@ def beside_labels(frame: pd.DataFrame, file: Path) -> list[DataError]:
 
 
 def read_numbers(
-    frame: pd.DataFrame, file: Path, features: tuple[str, ...], warnings: DataWarnings, problems: list[DataError]
+    frame: pd.DataFrame,
+    file: Path,
+    features: tuple[str, ...],
+    warnings: DataWarnings,
+    problems: list[DataError],
+    indicators: Collection[str] = (),
 ) -> NDArray[np.float32]:
     """Return the features, shape (n, F), NaN where missing; errors go to ``problems``, doubts to ``warnings``."""
     inputs = np.empty((len(frame), len(features)), np.float32)
@@ -314,7 +319,7 @@ def read_numbers(
             )
             numbers[large] = np.nan
         inputs[:, index] = numbers
-        warnings.column(name, numbers)
+        warnings.column(name, numbers, indicator=name in indicators)
     if features and not problems and np.isnan(inputs).all():
         text = "no feature column holds any value"
         problems.append(DataError(f"{file}: {text}; fill them in", f"{file.name}: {text}"))

@@ -48,20 +48,24 @@ def read_grouped(
     if not study and path.suffix not in SUFFIXES:
         text = f"must be a table, {' or '.join(SUFFIXES)}, or have a study file that describes it"
         raise DataError(f"data-file {path}: {text}", f"data-file: {text}", key="data-file")
-    frame = study.table(path, also=group) if study else read_table(path)
+    described = study.read(path, also=group) if study else None
+    frame = described.frame if described else read_table(path)
     label, patient = (study.label, study.patient) if study else (label, PATIENT if PATIENT in frame.columns else "")
     if patient == (labels.names[0] if labels else label):
         patient = ""
     problems: list[DataError] = []
+    indicators = described.indicators if described else ()
     groups, names = _groups(frame, path, group, label, problems) if group else (None, ())
     try:
         own = frame.drop(columns=group) if names and group != patient else frame
-        source = read_rows(own, path, label, binary, patient, labels=labels, maps=not study)
+        source = read_rows(own, path, label, binary, patient, labels=labels, maps=not study, indicators=indicators)
     except DataError as error:
         problems.append(error)
     if problems:
         raise DataError.join(problems)
     patient_ids = source.patient_ids if source.by_patient else None
+    if described:
+        source = replace(source, changes=described.changes, notes=described.notes)
     return replace(source, groups=groups, group_names=names, patient_ids=patient_ids, row_ids=None)
 
 

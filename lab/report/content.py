@@ -145,7 +145,13 @@ class Content:
         """The inputs, with their units where a study says them."""
         shape, model_schema = self.about.get("inputs", {}).get("shape"), self.model_schema
         if model_schema and model_schema.features:
-            units = {column.name: column.unit for column in model_schema.study.columns} if model_schema.study else {}
+            columns = model_schema.study.columns if model_schema.study else ()
+            units = {name: column.unit for column in columns for name in column.features}
+            for column in columns:
+                if column.one_hot:
+                    units |= dict(zip(column.features, column.meanings.values(), strict=True))
+                elif column.before_index:
+                    units[column.name] = column.unit or f"{column.before_index} before the index date"
             named = [f"{name} ({units[name]})" if units.get(name) else name for name in model_schema.features]
             return ", ".join(named[:MOST_NAMES]) + f" and {len(named) - MOST_NAMES} more" * (len(named) > MOST_NAMES)
         return f"of shape {' x '.join(map(str, shape))}, names {UNKNOWN}" if shape else UNKNOWN
@@ -158,6 +164,8 @@ class Content:
             return UNKNOWN
         means = [" or ".join(own) for own in model_schema.classes]
         positive = f", positive: {means[1]}" if len(means) == 2 else ""
+        if model_schema.dataset == SITE and model_schema.study is None and len(means) == 2 and not self.labels:
+            positive = f"{positive}, or what a hospital's own study file says"
         if len(means) > 2 and means != [*map(str, range(len(means)))]:
             positive = ", " + ", ".join(f"class {number}: {own}" for number, own in enumerate(means))
         unusual = "".join(f". {text.removesuffix('.')}" for text in model_schema.unusual())

@@ -52,10 +52,10 @@ def table(folder: Path, text: str = TABLE) -> Path:
 def test_a_table_in_its_own_spelling_becomes_numbers(tmp_path: Path) -> None:
     it, file = study(tmp_path), table(tmp_path)
     assert it.place(str(tmp_path)) == file
-    frame = it.table(file)
-    assert list(frame["Alter"]) == ["40.0", "51.0", "62.0", ""]
-    assert list(frame["Geschlecht"]) == ["0.0", "1.0", "", ""]
-    assert list(frame["Dosis"]) == ["1.5", "", "0.25", "20.0"]
+    frame = it.read(file).frame
+    assert [None if np.isnan(value) else value for value in frame["Alter"]] == [40, 51, 62, None]
+    assert [None if np.isnan(value) else value for value in frame["Geschlecht"]] == [0, 1, None, None]
+    assert [None if np.isnan(value) else value for value in frame["Dosis"]] == [1.5, None, 0.25, 20]
     assert list(frame["Befund"]) == ["0", "1", "1", "0"]
     assert list(frame["Fall"]) == ["p1", "p2", "p3", "p4"]
     assert "Notiz" not in frame, "what the study does not name is not read"
@@ -80,7 +80,7 @@ def test_a_table_in_its_own_spelling_becomes_numbers(tmp_path: Path) -> None:
 def test_what_does_not_fit_is_named(tmp_path: Path, old: str, new: str, said: str) -> None:
     file = table(tmp_path, TABLE.replace(old, new, 1))
     with pytest.raises(DataError) as told:
-        study(tmp_path).table(file)
+        study(tmp_path).read(file)
     assert said in str(told.value)
     value = new.strip(";")
     assert value == "alter" or value not in told.value.public, "no value leaves the house"
@@ -91,7 +91,7 @@ def test_what_does_not_fit_is_named(tmp_path: Path, old: str, new: str, said: st
 def test_all_is_told_at_once(tmp_path: Path) -> None:
     file = table(tmp_path, TABLE.replace("40", "400").replace("gesund", "?").replace(";w;", ";x;"))
     with pytest.raises(DataError) as told:
-        study(tmp_path).table(file)
+        study(tmp_path).read(file)
     assert str(told.value).startswith("3 problems")
 
 
@@ -99,21 +99,21 @@ def test_all_is_told_at_once(tmp_path: Path) -> None:
 def test_what_is_no_table_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "data.csv").write_bytes(content)
     with pytest.raises(DataError, match=r"cannot be read|no rows|is not text"):
-        study(tmp_path).table(tmp_path / "data.csv")
+        study(tmp_path).read(tmp_path / "data.csv")
 
 
 def test_each_value_is_in_one_subgroup(tmp_path: Path) -> None:
     text = STUDY.replace("[0, 120]", "[0, 120]\nbands = [50, 65]").replace("w = 0", "w = 0, f = 0")
     it = study(tmp_path, 'subgroups = ["Alter", "Geschlecht"]\n' + text)
     age, sex, _ = it.columns
-    parts = age.parted(np.array([49.5, 50, 64, 65, np.nan], np.float32))
+    parts = age.parted(np.array([[49.5], [50], [64], [65], [np.nan]], np.float32))
     assert {name: mask.nonzero()[0].tolist() for name, mask in parts.items()} == {
         "below 50": [0],
         "50 to 65": [1, 2],
         "65 or more": [3],
         "missing": [4],
     }
-    assert list(sex.parted(np.array([0, 1, np.nan], np.float32))) == ["w or f", "m", "missing"]
+    assert list(sex.parted(np.array([[0], [1], [np.nan]], np.float32))) == ["w or f", "m", "missing"]
     assert it.subgroups == ("Alter", "Geschlecht")
 
 
@@ -180,11 +180,11 @@ def test_uci_files_are_read_as_they_are_downloaded(tmp_path: Path, data_root: st
     names = ",".join([*FEATURES, "target"])
     (tmp_path / f"processed.{hospital}.data").write_text("\n".join([names, *lines] if header else lines) + "\n")
     it = read_study(str(REPO / "experiments" / "heart" / "study.toml"))
-    frame = it.table(it.place(str(tmp_path)))
+    frame = it.read(it.place(str(tmp_path))).frame
     expected = np.array([[np.nan if v in ("?", "-9") else float(v) for v in line.split(",")] for line in lines])
     assert np.array_equal(frame["target"].astype(int), expected[:, -1] > 0)
     for place, name in enumerate(FEATURES):
-        got = frame[name].replace("", "nan").astype(float).to_numpy()
+        got = frame[name].to_numpy()
         zero_is_missing = name in ("trestbps", "chol")
         want = np.where(expected[:, place] == 0, np.nan, expected[:, place]) if zero_is_missing else expected[:, place]
         np.testing.assert_array_equal(got, want)

@@ -94,7 +94,7 @@ def test_an_old_file_is_read_and_says_so(model: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "key", "named"),
     [
-        ({"format": 4}, "", ["format 4", "1 to 3"]),
+        ({"format": 5}, "", ["format 5", "1 to 4"]),
         ({"format": "new"}, "", ["format 'new'"]),
         ({"data": 3}, "", ["data."]),
         ({"data": {"features": [1, 2]}}, "", ["data.features.0"]),
@@ -121,8 +121,8 @@ def test_a_file_that_cannot_be_used_is_refused_in_a_line(
 
 
 def test_a_newer_file_is_none_to_start_from_either(model: Path, tmp_path: Path) -> None:
-    file = rewritten(model, tmp_path / "model.safetensors", format=4)
-    with pytest.raises(ModelError, check=has("format 4", value=file)):
+    file = rewritten(model, tmp_path / "model.safetensors", format=5)
+    with pytest.raises(ModelError, check=has("format 5", value=file)):
         InitModel.read(RunConfig.parse(job(tmp_path, init_from=str(file))))
 
 
