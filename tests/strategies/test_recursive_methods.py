@@ -298,7 +298,16 @@ def test_identical_sites_with_exact_gradients_take_centralised_steps(algorithm: 
 
 
 def test_the_cube_root_schedule_counts_iterations_over_stages_and_knows_the_sites() -> None:
-    strategy = Fgda(**STAGES, schedule="cube-root", schedule_n=2.0, schedule_m=6.0, schedule_c=0.5, schedule_c_dual=0.1)
+    strategy = Fgda(
+        **STAGES,
+        lr=0.1,
+        lr_dual=0.1,
+        schedule="cube-root",
+        schedule_n=2.0,
+        schedule_m=6.0,
+        schedule_c=0.5,
+        schedule_c_dual=0.1,
+    )
     # Round 5: 3 rounds of 3 steps and one of 6 went before it, and the stage has halved the step size.
     context = strategy.context(5, ROUNDS, "train", 8)
     assert context.iteration == 15
@@ -311,7 +320,7 @@ def test_the_cube_root_schedule_counts_iterations_over_stages_and_knows_the_site
 
 
 def test_a_weight_is_never_above_one() -> None:
-    strategy = Fmgda(schedule="cube-root", schedule_n=5.0, schedule_m=1.0, schedule_c=1.0)
+    strategy = Fmgda(lr=0.1, lr_dual=0.1, schedule="cube-root", schedule_n=5.0, schedule_m=1.0, schedule_c=1.0)
     weights = [strategy.weights(strategy.context(r, 1000, "train", K), 0)[0] for r in range(1, 1001)]  # t to 9990
     assert weights[0] == 1
     assert all(0 < later <= earlier <= 1 for earlier, later in pairwise(weights))
