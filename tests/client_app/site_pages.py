@@ -23,7 +23,7 @@ HOSTILE = "<img src=x onerror=alert(1)>"
 class SitePage:
     """A page and the folder below it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, name: str) -> None:
         self.state = folder / "state"
         rules = folder / "site.toml"
         rules.write_text('superlink = "a:1"\n[policy]\napprove = "ask"\nseed = "swordfish"\n')
@@ -31,7 +31,7 @@ class SitePage:
         self.config = JoinConfig.read(
             str(rules),
             {
-                "site": f"north {HOSTILE.replace('/', '')}",
+                "site": name,
                 "state-dir": str(self.state),
                 "insecure": True,
                 "page": f"127.0.0.1:{self.port}",
@@ -49,7 +49,7 @@ class SitePage:
 
     def note(self, number: str, **more: object) -> RunRecord:
         """Note a run that waits."""
-        shown = {"computes": f"codasca on auc {HOSTILE}", "trust": "with single patients' rows"}
+        shown = more.pop("shown", {"computes": f"codasca on auc {HOSTILE}", "trust": "with single patients' rows"})
         record = RunRecord(
             run=number,
             began=time.time(),
@@ -85,9 +85,9 @@ def token(client: httpx.Client) -> str:
 
 
 @contextmanager
-def site_page(folder: Path) -> Iterator[SitePage]:
+def site_page(folder: Path, name: str = f"north {HOSTILE}") -> Iterator[SitePage]:
     """Serve a site's page through the block."""
-    it = SitePage(folder)
+    it = SitePage(folder, name)
     with page_beside(it.config):
         for _ in range(600):
             try:

@@ -1,0 +1,135 @@
+"""A real headless Chromium, driven by chromedriver's protocol; skips where there is none."""
+
+from __future__ import annotations
+
+import base64
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from bin.run import free_port
+
+OPTIONS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+]
+TAB, ENTER, SPACE = "\ue004", "\ue007", " "
+ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
+
+
+class Browser:
+    """One window."""
+
+    def __init__(self, session: str) -> None:
+        self._client = httpx.Client(base_url=session, timeout=60, trust_env=False)
+
+    def _ask(self, path: str, **values: object) -> Any:
+        answer = self._client.post(path, json=values).json()["value"]
+        assert not (isinstance(answer, dict) and "error" in answer), answer
+        return answer
+
+    def open(self, url: str) -> None:
+        """Open an address."""
+        self._ask("url", url=url)
+
+    def js(self, text: str, *arguments: object) -> Any:
+        """Run JavaScript in the page and return its value."""
+        return self._ask("execute/sync", script=text, args=list(arguments))
+
+    def cdp(self, command: str, **values: object) -> None:
+        """Send a command of Chromium's own protocol."""
+        self._ask("goog/cdp/execute", cmd=command, params=values)
+
+    def look(self, width: int, scheme: str) -> None:
+        """Set the window's width in pixels, and light or dark."""
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+        self.cdp("Emulation.setDeviceMetricsOverride", **size)
+        self.cdp("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+
+    def find(self, selector: str) -> str:
+        """Return an element."""
+        return str(self._ask("element", using="css selector", value=selector)[ELEMENT])
+
+    def click(self, selector: str) -> None:
+        """Click an element."""
+        self._ask(f"element/{self.find(selector)}/click")
+
+    def fill(self, selector: str, text: str) -> None:
+        """Type into an element."""
+        self._ask(f"element/{self.find(selector)}/value", text=text)
+
+    def keys(self, *keys: str) -> None:
+        """Press keys one after another, wherever the focus is."""
+        pressed = [{"type": kind, "value": key} for key in keys for kind in ("keyDown", "keyUp")]
+        self._ask("actions", actions=[{"type": "key", "id": "keyboard", "actions": pressed}])
+
+    def text(self) -> str:
+        """Return the page's visible text."""
+        return str(self.js("return document.body.innerText"))
+
+    def picture(self, file: Path) -> None:
+        """Write a PNG of the window."""
+        file.write_bytes(base64.b64decode(self._client.get("screenshot").json()["value"]))
+
+    def violations(self) -> list[str]:
+        """Return what axe-core finds; skips without it."""
+        self.js(_axe())
+        script = "return axe.run().then(r => r.violations.map(v => v.id + ': ' + v.nodes.map(n => n.html).join(' | ')))"
+        return list(self.js(script))
+
+
+def _axe() -> str:
+    folder = os.environ.get("EDELWEISS_AXE", "")
+    if not folder and (npm := shutil.which("npm")):
+        root = subprocess.run([npm, "root", "-g"], capture_output=True, text=True, timeout=60).stdout.strip()
+        folder = f"{root}/axe-core"
+    file = Path(folder) / "axe.min.js"
+    if not file.is_file():
+        pytest.skip("axe-core is not here: npm install -g axe-core")
+    return file.read_text(encoding="utf-8")
+
+
+@contextmanager
+def browser() -> Iterator[Browser]:
+    """Open a browser through the block."""
+    driver, chromium = shutil.which("chromedriver"), shutil.which("chromium")
+    if not (driver and chromium):
+        pytest.skip("Chromium is not here: apt-get install chromium chromium-driver")
+    port = free_port()
+    with tempfile.TemporaryDirectory() as profile:
+        process = subprocess.Popen([driver, f"--port={port}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            base = f"http://127.0.0.1:{port}"
+            for _ in range(300):
+                try:
+                    httpx.get(f"{base}/status", trust_env=False)
+                    break
+                except httpx.HTTPError:
+                    time.sleep(0.1)
+            chrome = {"binary": chromium, "args": [*OPTIONS, f"--user-data-dir={profile}"]}
+            wanted = {"capabilities": {"alwaysMatch": {"goog:chromeOptions": chrome}}}
+            made = httpx.post(f"{base}/session", json=wanted, timeout=120, trust_env=False).json()["value"]
+            session = f"{base}/session/{made['sessionId']}/"
+            try:
+                yield Browser(session)
+            finally:
+                httpx.delete(session.rstrip("/"), timeout=60, trust_env=False)
+        finally:
+            process.terminate()
+            process.wait(20)

@@ -1,0 +1,115 @@
+"""The site's page in a real Chromium: decisions by mouse and by keyboard, both schemes, narrow and wide, axe-core."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.browser import ENTER, SPACE, TAB, Browser, browser
+from tests.client_app.site_pages import PASSWORD, SitePage, site_page
+
+pytestmark = pytest.mark.deployments
+
+PICTURES = os.environ.get("EDELWEISS_PICTURES", "")  # a folder, such as docs/: pictures of the page are written there
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SitePage, Browser]]:
+    with browser() as window, site_page(tmp_path_factory.mktemp("page")) as page:
+        yield page, window
+
+
+def login(page: SitePage, window: Browser, name: str = "anna") -> None:
+    window.cdp("Network.clearBrowserCookies")
+    window.open(f"{page.url}/login")
+    window.fill("#name", name)
+    window.fill("#password", PASSWORD)
+    window.click("main button")
+
+
+def test_an_operator_approves_and_refuses(opened: tuple[SitePage, Browser]) -> None:
+    page, window = opened
+    window.look(1440, "light")
+    login(page, window)
+    for number, decision in (("12", "approved"), ("13", "refused")):
+        window.open(f"{page.url}/runs/{number}")
+        window.fill("#comment", "as agreed")
+        window.click(f"button[value={decision}]")
+        assert f"{decision} on the page, by anna: as agreed" in window.text()
+        assert page.decision(number) == decision
+
+
+def test_a_wrong_password_opens_nothing(opened: tuple[SitePage, Browser]) -> None:
+    page, window = opened
+    window.cdp("Network.clearBrowserCookies")
+    window.open(f"{page.url}/runs")
+    window.fill("#name", "berta")
+    window.fill("#password", "wrong password")
+    window.click("main button")
+    assert "wrong" in window.text()
+    assert window.js("return location.pathname") == "/login"
+
+
+def test_a_form_with_another_token_decides_nothing(opened: tuple[SitePage, Browser]) -> None:
+    page, window = opened
+    page.note("31")
+    login(page, window)
+    window.open(f"{page.url}/runs/31")
+    window.js("document.querySelector('main input[name=token]').value = 'x'")
+    window.click("button[value=approved]")
+    assert page.decision("31") == "waiting"
+
+
+def test_the_keyboard_is_enough(opened: tuple[SitePage, Browser]) -> None:
+    page, window = opened
+    page.note("32")
+    window.cdp("Network.clearBrowserCookies")
+    window.open(f"{page.url}/login?next=/runs/32")
+    window.keys(*"anna", TAB, *PASSWORD, ENTER)
+    assert "What leaves" in window.text()
+    for _ in range(40):
+        window.keys(TAB)
+        if window.js("return document.activeElement.value") == "approved":
+            break
+    assert window.js("return getComputedStyle(document.activeElement).outlineStyle") != "none", "it is seen"
+    window.keys(SPACE)
+    assert page.decision("32") == "approved"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 1440])
+def test_every_page_is_readable_and_accessible(opened: tuple[SitePage, Browser], width: int, scheme: str) -> None:
+    page, window = opened
+    page.note("33")
+    window.look(width, scheme)
+    login(page, window)
+    for path in ("/", "/runs", "/runs/33", "/runs/33?print=1", "/audit", "/nowhere"):
+        window.open(f"{page.url}{path}")
+        assert window.js("return document.documentElement.scrollWidth") <= width, path
+        assert window.js("return document.querySelectorAll('main img[src=x]').length") == 0
+        assert window.violations() == [], path
+    window.cdp("Network.clearBrowserCookies")
+    window.open(f"{page.url}/login")
+    assert window.violations() == []
+
+
+@pytest.mark.skipif(not PICTURES, reason="EDELWEISS_PICTURES names no folder for pictures")
+def test_the_docs_show_the_page_as_it_is(tmp_path: Path) -> None:
+    shown = {
+        "computes": "codasca on auc, 40 rounds, mlp",
+        "sends in a round": "x, a, b, alpha: the model and three numbers; twice",
+        "each update from": "20 steps on batches of 32",
+        "evaluated": "every round and at the end",
+        "privacy": "ε = 1.2 of 8 is spent on patients trained on, 0.4 on those held out, at δ = 1e-06; after this "
+        "run it would be 2.3 on those trained on",
+        "sends once": "examples = 1204, held-out = 301, positives = 37, each with noise",
+    }
+    with browser() as window, site_page(tmp_path, "north") as page:
+        page.note("4021771389", shown=shown)
+        window.look(1100, "light")
+        login(page, window)
+        window.open(f"{page.url}/runs/4021771389")
+        window.picture(Path(PICTURES) / "site-page.png")
