@@ -28,6 +28,7 @@ from edelweiss.problems.network import NetworkProblem
 from edelweiss.problems.patients import clipped_sum
 from edelweiss.strategies import ALGORITHMS, can_solve
 from tests.client_app.patients import Blanked, moved, problem_of, samples_of
+from tests.fitting import steps_of
 from tests.strategies.halves import drive
 
 CLIPS = Mechanism(noise=0.0, clip=0.7, difference_clip=0.2)
@@ -106,7 +107,8 @@ def test_no_query_of_an_algorithm(algorithm: str, values: list[float], patient: 
         opened.append(twins(name, "mlp", values, patient, size))
         return opened[-1]
 
-    strategy = ALGORITHMS[algorithm](**({} if algorithm == "npa" else {"local_steps": 3}))
+    own = steps_of(ALGORITHMS[algorithm])
+    strategy = ALGORITHMS[algorithm](**own, **({} if algorithm == "npa" else {"local_steps": 3}))
     drive(strategy, problem_of(name).initial(), oracles, 2, 1)
     assert sum(pair.asked for pair in opened) > 0
 

@@ -21,6 +21,7 @@ from edelweiss.problems import PROBLEMS, Problem
 from edelweiss.problems.bce import Bce
 from edelweiss.problems.stacked import Stacked, relative_time, trial_failure
 from edelweiss.strategies import ALGORITHMS, can_solve
+from tests.fitting import steps_of
 from tests.problems.example import FEATURES, make
 
 ROWS = (20, 5, 12, 9, 30)  # samples of each client; the second has fewer than a batch
@@ -68,7 +69,7 @@ PAIRS = [
 
 
 def strategy_of(name: str, **keys: Any) -> FederatedStrategy:
-    own = {"batch": 6} if name == "npa" else {}
+    own = steps_of(ALGORITHMS[name]) | ({"batch": 6} if name == "npa" else {})
     return ALGORITHMS[name](
         **{"local_steps": 1 if name == "npa" else STEPS, "stage_iterations": 2 * STEPS, **own, **keys}
     )

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 from scipy.stats import ttest_rel
 
-from edelweiss.config import ConfigError
+from edelweiss.config import ConfigError, RunConfig
 from edelweiss.lab.cli import main
 from edelweiss.lab.compare.comparison import COSTS, Comparison
 from edelweiss.lab.compare.folders import read
@@ -83,8 +83,10 @@ def test_groups_are_named_by_what_differs(runs: Path) -> None:
     for seed in (0, 1):
         keys = {"codasca.lr": 0.5, "algorithm": "codasca", "seed": seed}
         leave(runs / f"codasca-fast-{seed}", [0.1, 0.2], **keys)
-    assert {group.label for group in compared(runs / "*").groups} == {"codasca, lr=0.1", "codasca, lr=0.5", "fedavg"}
-    assert {group.label for group in compared(runs / "codasca*").groups} == {"lr=0.1", "lr=0.5"}
+    usual = RunConfig.parse({"algorithm": "codasca"}).hyper["lr"]
+    labels = {group.label for group in compared(runs / "*").groups}
+    assert labels == {f"codasca, lr={usual}", "codasca, lr=0.5", "fedavg"}
+    assert {group.label for group in compared(runs / "codasca*").groups} == {f"lr={usual}", "lr=0.5"}
     # Where and how a run was computed makes no other group.
     leave(runs / "elsewhere", [0.1, 0.2], algorithm="codasca", seed=7, engine="local", workers=2, evidence=False)
     assert len(compared(runs / "*").groups) == 3

@@ -33,7 +33,7 @@ from edelweiss.server_app.local import LocalGrid
 from edelweiss.strategies import ALGORITHMS, can_solve
 from edelweiss.strategies.decentralised import Decentralised
 from edelweiss.strategies.fedavg import FedAvg
-from tests.fitting import fitting
+from tests.fitting import fitting, steps_of
 from tests.strategies.closed_form import build, objective
 from tests.strategies.halves import Arrays, drive
 
@@ -159,7 +159,8 @@ def final_states(name: str, names_of: Any, *, fraction: float) -> list[Arrays]:
     if fraction < 1:
         options["participants"] = [(0, 1), (0, 2), (1, 3), (0, 1), (0, 3), (2, 3)]
     own = type(algorithm.__name__, (algorithm,), {"aggregate": aggregate, "name": name})
-    given = {f: getattr(build(name), f) for f in ("lr", "lr_dual", "rho") if hasattr(build(name), f)}
+    small = build(name)
+    given = {f: getattr(small, f) for f in (*steps_of(algorithm), "lr", "lr_dual", "rho") if hasattr(small, f)}
     strategy = own(local_steps=steps, stage_iterations=STAGE * steps, fraction=fraction, **given)
     return drive(strategy, start, oracles, 6, SITES, **options)
 
