@@ -249,7 +249,7 @@ bands = [0.5]
 @pytest.mark.slow
 @pytest.mark.parametrize("fewest", [1, 5])
 def test_subgroups_of_the_columns_that_the_study_names(
-    fewest: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, evidence: None
+    fewest: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, evidence: None, public_batches: None
 ) -> None:
     seen: list[tuple[np.ndarray, ...]] = []
     real = at_the_site.subgroups
