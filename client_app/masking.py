@@ -89,9 +89,8 @@ class Masking:
                 f"the sites of the run's ticket are not this site and the peers of its rules: {', '.join(differ)} "
                 "differ"
             )
-        if (known := roster(self._folder)) is None:
-            write_private(self._folder / ROSTER, json.dumps(sites, sort_keys=True).encode())
-        elif known != sites:
+        write_private(self._folder / ROSTER, json.dumps(sites, sort_keys=True).encode(), once=True)
+        if roster(self._folder) != sites:
             raise RefusedError(
                 "the run has other sites than the runs before, and the difference of two sums would be about the few "
                 "that differ: this site's operator accepts that with `edelweiss-site peers --accept`"
@@ -133,19 +132,17 @@ class Masking:
             If this place of the run was answered otherwise, or this site has no keys for it.
         """
         place, question = self._place(request), question_hash(content)
-        state, answer = self._read()
-        if state is None:
-            raise RefusedError(LOST)
-        if answer is not None and place == state.place and question.hex() == state.question:
-            return MaskedExchange(self, place, question, layout, answer)
-        self._require_next(state, place)
-        if isinstance(request, SumsRequest):
-            if not state.private:
+        with self._locked():
+            state, answer = self._read()
+            if state is None:
                 raise RefusedError(LOST)
-            with self._locked():
-                self._write(self._opened(state, request))
-        elif not state.chains:
-            raise RefusedError(LOST)
+            if answer is not None and place == state.place and question.hex() == state.question:
+                return MaskedExchange(self, place, question, layout, answer)
+            self._require_next(state, place)
+            if isinstance(request, SumsRequest) and state.private:
+                self._write(state := self._opened(state, request))
+            if not state.chains:
+                raise RefusedError(LOST)
         return MaskedExchange(self, place, question, layout)
 
     def _place(self, request: Request | SumsRequest) -> int:

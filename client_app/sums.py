@@ -62,6 +62,8 @@ def layout_of(request: Request | SumsRequest, site: OpenSite) -> Layout:
 
 def of_site(request: SumsRequest, site: OpenSite, facts: Facts) -> OutgoingReply:
     """Return what a site's facts add to those of all."""
+    if request.classes < facts.classes:
+        raise RefusedError(f"classes = {request.classes}: there are {facts.classes} here")
     problem, labels, weight = PROBLEMS[site.run.problem], len(site.run.several), weight_of(site, facts)
     return _encoded(layout_of(request, site), of_facts(facts, weight, problem, request.classes, labels))
 

@@ -88,7 +88,7 @@ from edelweiss.evidence.intervals import (
 )
 from edelweiss.evidence.inverted import inverted_rankings
 from edelweiss.evidence.within_sites import mean_within_sites, own_auroc, subgroups
-from edelweiss.problems.pooling import unknown
+from edelweiss.problems.pooling import IN_BINS, IN_GROUPS, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -102,7 +102,11 @@ POOLING = (
     "The pooled AUROC also counts pairs of patients from different sites, so it rewards a model that distinguishes "
     "sites. The mean within sites does not."
 )
-GROUPED = "The policy of some sites aggregates scores over groups of patients, so the estimates are approximate."
+APPROXIMATE = {
+    IN_GROUPS: "The policy of some sites aggregates scores over groups of patients, so the estimates are approximate.",
+    IN_BINS: "With secure aggregation scores are counted in bins, of all sites together: there are no numbers of "
+    "single sites, and none within sites.",
+}
 SAME_PATIENTS = (
     "Scores were mapped to probabilities by Platt scaling fitted on the same patients: intercept and slope are "
     "uninformative, and Brier score and calibration error are optimistic."
@@ -125,7 +129,8 @@ class Site:
     counts: Counts  # of its scores
     auroc: delong.Auroc | None = None  # the exact AUROC; default: that of the counts
     design: Design = SINGLE
-    grouped: bool = False  # whether the scores are aggregated over groups of patients
+    # whether the scores are aggregated over groups of patients, and how, see `problems.pooling.SiteScores`
+    grouped: int = 0
     groups: Sequence[Group] = ()
     other: delong.Auroc | None = None  # of the model under comparison; None without one
     covariance: float = math.nan  # of the two AUROCs
@@ -164,7 +169,7 @@ def summary(
     found["sites"] = {name: evaluation([site], [fit]) for (name, site), fit in zip(sites.items(), fits, strict=True)}
     if test is not None:
         found["common-test-set"] = evaluation([test], [whole or platt(test.counts)]) | bands([test], test.counts)
-    found["within-sites"] = mean_within_sites(every)
+    found["within-sites"] = mean_within_sites([site for site in every if site.grouped != IN_BINS])
     own_ties = [one["auroc"]["ties"] for one in found["sites"].values() if not math.isnan(one["auroc"]["value"])]
     found["within-sites"]["auroc"]["ties"] = float(np.mean(own_ties)) if own_ties else math.nan
     found["subgroups"] = subgroups(every)
@@ -172,7 +177,7 @@ def summary(
     found["noised"] = noised
     assessed = bool(every or test)
     notes = [POOLING] * (common and len(every) > 1) + [SAME_PATIENTS] * (assessed and assessed_on == "same-patients")
-    notes += [GROUPED] * any(site.grouped for site in every)
+    notes += [text for how, text in APPROXIMATE.items() if any(site.grouped == how for site in every)]
     notes += [NOISED] * (noised is not None)
     notes += inverted_rankings(_as_json(found))
     found["notes"] = notes + [NOT_COMPARED] * (asked_to_compare and found["compared"] is None)

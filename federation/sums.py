@@ -29,7 +29,7 @@ from edelweiss.federation.errors import BadReplyError, RunError
 from edelweiss.federation.seals import joined
 from edelweiss.federation.wire import header, record
 from edelweiss.problems.histogram import Histogram, bins_of
-from edelweiss.problems.metrics import metric
+from edelweiss.problems.metrics import BINNED, metric
 
 if TYPE_CHECKING:
     from flwr.app import Message
@@ -256,14 +256,14 @@ def of_evaluation(found: Metrics, example: Metrics) -> dict[str, tuple[Any, floa
 def metrics_of(sums: Mapping[str, NDArray[Any]], example: Metrics, *, common: bool = True) -> dict[str, Any]:
     """Return the evaluation of all sites as if they were one; empty without samples.
 
-    Of a ``common`` model the order within a bin is unknown, as within groups of patients. Where each site has a model
+    Of a ``common`` model the order within a bin is unknown. Where each site has a model
     of its own nobody orders the scores of several, and a ranking is the mean of the sites'.
     """
     found: dict[str, Any] = {}
     for name, value in example.items():
         kind = metric(name).pooled
         if kind == "most":
-            found[name] = 2 if common else 1
+            found[name] = BINNED if common else 1
             continue
         own = sums[f"metric {name}"]
         if isinstance(value, bytes):

@@ -96,6 +96,9 @@ With several labels, each label's metrics are named ``"auroc.Edema"``; ``"auroc"
 the labels with samples of both classes, and there is no overall ``"positives"``.
 """
 
+BINNED = 0
+"""In place of ``fewest``, of all sites together: samples are counted in the bins of a grid, each within its own."""
+
 RANKINGS = ("auroc", "auprc")
 PARTIAL = "partial-auroc"
 TIES = {kind: f"{kind}-ties" for kind in (*RANKINGS, PARTIAL)}

@@ -15,6 +15,7 @@ import numpy as np
 
 from edelweiss.problems.histogram import Histogram, Ints, scores_of
 from edelweiss.problems.metrics import (
+    BINNED,
     HEADLINE,
     HISTOGRAMS,
     METRICS,
@@ -101,31 +102,36 @@ def _pooled_ranking(sites: Sequence[Metrics], of_label: str = "") -> dict[str, f
     return found | values | {TIES[kind]: most for kind, most in unknown(every, found).items()}
 
 
-SiteScores = tuple[tuple[Histogram, Histogram], bool]
-"""A site's histograms of positives and of negatives, and whether they are aggregated over groups."""
+SiteScores = tuple[tuple[Histogram, Histogram], int]
+"""A site's histograms of positives and of negatives, and how far samples may be from their positions: 0, `IN_BINS` or
+`IN_GROUPS`."""
+
+IN_BINS, IN_GROUPS = 1, 2
 
 
 def site_histograms(site: Metrics, of_label: str = "") -> SiteScores:
     """Read the histograms of an evaluation; ``of_label`` is empty, or a dot and one of several labels."""
     positive, negative = (Histogram.unpacked(site[f"{name}{of_label}"]) for name in HISTOGRAMS)  # type: ignore[arg-type]
-    return (positive, negative), site[f"fewest{of_label}"] > 1  # type: ignore[operator]
+    fewest = site[f"fewest{of_label}"]
+    return (positive, negative), 0 if fewest == 1 else IN_BINS if fewest == BINNED else IN_GROUPS
 
 
 def unknown(sites: Sequence[SiteScores], found: Mapping[str, float]) -> dict[str, float]:
     """Return the worst-case errors of ``found``, due to the unknown order within groups.
 
-    A group's samples lie between the positions of the neighbouring groups (see `client_app.policy.coarsening.merged`).
+    A group's samples lie between the positions of the neighbouring groups (see `client_app.policy.coarsening.merged`),
+    those of sums over all sites in their own bins (see `federation.sums`).
     The ranking is best with all positives at the upper end and all negatives at the lower end, and worst the other way
     round; the metrics of these two rankings bound the error.
     """
-    if not any(grouped for _, grouped in sites) or math.isnan(found["auroc"]):
+    if not any(how for _, how in sites) or math.isnan(found["auroc"]):
         return dict.fromkeys(found, 0.0 if not math.isnan(found["auroc"]) else math.nan)
-    ends = [tuple(_extent(histogram, grouped) for histogram in pair) for pair, grouped in sites]
+    ends = [tuple(_extent(histogram, how) for histogram in pair) for pair, how in sites]
     counts = [np.concatenate([pair[kind].counts for pair, _ in sites]) for kind in (0, 1)]
     low, high = ([np.concatenate([site[kind][end] for site in ends]) for kind in (0, 1)] for end in (0, 1))
     best = _ranked((high[0], counts[0]), (low[1], counts[1]))
     worst = _ranked((low[0], counts[0]), (high[1], counts[1]))
-    groups = np.concatenate([np.full(len(pair[0].bins), grouped) for pair, grouped in sites])
+    groups = np.concatenate([np.full(len(pair[0].bins), how > 0) for pair, how in sites])
     worst["auprc"] = _lowest_precision((low[0], counts[0]), (high[1], counts[1]), groups)
     return {kind: max(best[kind] - found[kind], found[kind] - worst[kind], 0.0) for kind in found}
 
@@ -133,11 +139,11 @@ def unknown(sites: Sequence[SiteScores], found: Mapping[str, float]) -> dict[str
 FAR = 2**34  # beyond any position
 
 
-def _extent(histogram: Histogram, grouped: bool) -> tuple[Ints, Ints]:
+def _extent(histogram: Histogram, how: int) -> tuple[Ints, Ints]:
     """Return the range of positions, in half bins, of the samples in each bin."""
     places = 2 * histogram.bins
-    if not grouped:
-        return places, places
+    if how < IN_GROUPS:
+        return places - how, places + how
     return np.concatenate([[-FAR], places[:-1] + 1])[: len(places)], np.append(places[1:] - 1, FAR)[: len(places)]
 
 

@@ -98,6 +98,7 @@ def test_a_run_that_is_interrupted_says_where_its_results_are(tmp_path: Path) ->
         "metrics.jsonl",
         "model.safetensors",
         *REPORT,
+        "sites.json",
         "state.safetensors",
         "status.json",
     }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
 import signal
 import subprocess
@@ -16,6 +18,7 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
 from edelweiss.client_app import sums
+from edelweiss.client_app.masking import Masking
 from edelweiss.common import Value
 from edelweiss.config import ConfigError, RunConfig
 from edelweiss.federation import RunError, pack
@@ -485,3 +488,40 @@ def test_a_private_run_under_masks_is_the_same_as_simulated_and_has_noised_evide
     assert bits(masked) == bits(simulated)
     assert masked.metrics[-1]["noised"] == simulated.metrics[-1]["noised"]
     assert 0 <= masked.metrics[-1]["noised"]["auroc-low"] <= masked.metrics[-1]["noised"]["auroc"]
+
+
+def test_a_summed_evaluation_is_that_of_single_scores_within_its_stated_error(tmp_path: Path, evidence: None) -> None:
+    job = {"dataset": "breast-cancer", "sites": 3, "rounds": 2, "local-steps": 2, "standardise": False, "workers": 1}
+    job |= {"runs-dir": str(tmp_path), "report": False, "device": "cpu"}
+    clear, summed = simulate(job), simulate({**job, "secure-aggregation": True})
+    np.testing.assert_allclose(summed.arrays["x"], clear.arrays["x"], rtol=1e-5, atol=1e-6)
+    ours, theirs = (result.metrics[-1]["pooled"] for result in (summed, clear))
+    assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-4)
+    assert (ours["n"], ours["positives"]) == (theirs["n"], theirs["positives"])
+    for kind in ("auroc", "auprc"):
+        assert abs(ours[kind] - theirs[kind]) <= ours[f"{kind}-ties"] + 1e-6
+    sharp = simulate({**job, "secure-aggregation": True, "standardise": True})
+    assert sharp.metrics[-1]["pooled"]["auroc-ties"] < 0.05
+    said = json.loads((sharp.folder / "evidence.json").read_text())
+    assert said["within-sites"]["sites"] == 0
+    assert said["pooled"]["n"] == ours["n"]
+
+
+def test_two_processes_that_are_asked_at_once_do_not_put_the_state_back(
+    study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One is asked for the facts again while the other has gone on to a round: what is on disk only goes forward."""
+
+    places: dict[str, list[int]] = {}
+    plain = Masking._write
+
+    def noted(self: Masking, state: Any, answer: Any = None) -> None:
+        places.setdefault(self._own, []).append(state.place)
+        held = fcntl.flock
+        with (self._folder / "lock").open("a") as other, pytest.raises(BlockingIOError):
+            held(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        plain(self, state, answer)
+
+    monkeypatch.setattr(Masking, "_write", noted)
+    run(SiteGrid(study.signed(**SECURE), study.nodes))
+    assert all(own == sorted(own) for own in places.values())
