@@ -18,7 +18,7 @@ from edelweiss.models import Architecture
 from edelweiss.problems import PROBLEMS, Setting
 from edelweiss.problems.histogram import LAST, Histogram, scores_of
 from edelweiss.problems.metrics import ranking
-from edelweiss.problems.pooling import _extent, pool
+from edelweiss.problems.pooling import IN_GROUPS, _extent, pool
 from tests.client_app.policies import Hospital, reading, train
 from tests.server_app.sites import FEATURES, table, write_table
 
@@ -140,7 +140,7 @@ def test_merged_bins_hold_enough_and_stay_in_order(counts: dict[int, int], fewes
     assert np.abs(np.subtract(*moved)).max() < max(1, 3 * fewest)
     assert fewest > 1 or groups.packed() == before.packed()
     # What a reader takes a group to lie between has all of its samples, in half bins.
-    low, high = (np.repeat(ends, groups.counts) for ends in _extent(groups, grouped=True))
+    low, high = (np.repeat(ends, groups.counts) for ends in _extent(groups, IN_GROUPS))
     samples = 2 * np.repeat(before.bins, before.counts)
     assert ((low <= samples) & (samples <= high)).all()
 
