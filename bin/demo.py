@@ -19,6 +19,7 @@ from pathlib import Path
 REPO = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPO))
 
+# After the path, by which a script finds the repository.
 from bin.run import free_port, superlink  # noqa: E402
 from edelweiss.common.scratch import Scratch  # noqa: E402
 from edelweiss.lab.submission import flower_environment, started  # noqa: E402

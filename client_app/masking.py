@@ -22,7 +22,7 @@ from flwr.app import ConfigRecord, RecordDict
 
 from edelweiss.client_app.errors import RefusedError
 from edelweiss.client_app.policy.tickets import identity
-from edelweiss.client_app.request import EvaluateRequest, SumsRequest
+from edelweiss.client_app.request import EvaluateRequest, SumsRequest, TrainRequest
 from edelweiss.common.files import write_private
 from edelweiss.federation.masks import SHARE, Chains, KeyShare, MaskError, exchange_of
 from edelweiss.federation.messages import OutgoingReply
@@ -132,6 +132,8 @@ class Masking:
             If this place of the run was answered otherwise, or this site has no keys for it.
         """
         place, question = self._place(request), question_hash(content)
+        if isinstance(request, TrainRequest) and request.committed >= request.context.round:
+            raise RefusedError("the memory that this round begins with would go, and a repeated one begin without it")
         with self._locked():
             state, answer = self._read()
             if state is None:

@@ -344,6 +344,11 @@ class SiteInRun:
         """The site's weight in averages, which it knows alone with secure aggregation."""
         return weight_of(self.site, self.site.facts())
 
+    @cached_property
+    def example(self) -> Metrics:
+        """An evaluation by the problem, for its metrics."""
+        return self.problem.example()
+
     @property
     def averages_statistics(self) -> bool:
         """Whether batch-norm statistics are averaged over the sites."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from edelweiss.client_app.errors import RefusedError
 from edelweiss.client_app.policy.suppression import patients
-from edelweiss.client_app.request import EvaluateRequest, SumsRequest
+from edelweiss.client_app.request import EvaluateRequest, SumsRequest, TrainRequest
 from edelweiss.datasets import Facts
 from edelweiss.evidence.noised import FIXED
 from edelweiss.evidence.reported import record_names
@@ -27,7 +27,7 @@ from edelweiss.problems.metrics import metric
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from edelweiss.client_app.request import Request, TrainRequest
+    from edelweiss.client_app.request import Request
     from edelweiss.client_app.site import OpenSite, SiteInRun
     from edelweiss.evidence.noised import Noised
     from edelweiss.federation.messages import Cost
@@ -54,9 +54,10 @@ def layout_of(request: Request | SumsRequest, site: OpenSite) -> Layout:
     here, sites = site.in_run(request), request.context.sites
     if isinstance(request, EvaluateRequest):
         names = record_names(run.several or ("",)).values() if site.gives_noised else ()
-        return evaluation_layout(sites, {} if run.private else here.problem.example(), [*names])
+        return evaluation_layout(sites, {} if run.private else here.example, [*names])
+    assert isinstance(request, TrainRequest), "the only other one about a model"
     shapes = here.messages.summed(request.context, buffers=here.averages_statistics)
-    example = here.problem.example() if request.evaluate and not run.private else None  # type: ignore[attr-defined]
+    example = here.example if request.evaluate and not run.private else None
     return training_layout(sites, shapes, run.most_weight, example)
 
 
@@ -120,7 +121,7 @@ def _of_evaluation(here: SiteInRun, metrics: Metrics) -> dict[str, tuple[Any, fl
     for name, value in metrics.items():
         if metric(name).diverges and not abs(value) <= bound:  # type: ignore[arg-type]
             raise RefusedError(f"the {name} of the model is beyond loss-bound = {bound:g}: the run diverges")
-    return of_evaluation(metrics, here.problem.example())
+    return of_evaluation(metrics, here.example)
 
 
 def _encoded(layout: Layout, values: Values) -> OutgoingReply:

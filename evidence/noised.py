@@ -51,6 +51,7 @@ STEPS = np.linspace(0, 1, 801)  # of A
 OUTSTANDING = 7.0  # standard deviations of noise by which positives have to stand out for an average precision
 ORDER = 0.08  # share of the difference between the best and the worst order, as a deviation of the upper end
 PLACES = (np.arange(12) + 0.5) / 12  # within a bin, of its positives
+WITHIN, OVER = "within sites", "over all sites"
 ENDS = {"value": "", "low": "-low", "high": "-high", "noise": "-noise"}  # of an estimate, and how its name ends
 COUNT, SCORE = number(-1e12, 1e12), number(-1e6, 1e6)
 SCHEMA = Schema(
@@ -187,7 +188,9 @@ def estimates(sites: Sequence[Noised], *, common: bool = True) -> dict[str, floa
     return found
 
 
-def in_evidence(found: Mapping[str, float], label: str = "", *, common: bool = True) -> dict[str, Any]:
+def in_evidence(
+    found: Mapping[str, float], label: str = "", *, common: bool = True, pairs: str = WITHIN
+) -> dict[str, Any]:
     """Return the `estimates` of a label as evidence.json has them; ``value`` is None where the noise hides it.
 
     Parameters
@@ -198,11 +201,13 @@ def in_evidence(found: Mapping[str, float], label: str = "", *, common: bool = T
         Empty where there is one.
     common
         As in `estimates`; otherwise there is no ``auprc``.
+    pairs
+        Whose pairs of patients an AUROC is over: `WITHIN`, or `OVER` where only a sum over the sites is known.
     """
     of = f".{label}" * bool(label)
     return {
-        name: {key: found.get(f"{name}{end}{of}") for key, end in ENDS.items()} | {"by": by}
-        for name, by in (("auroc", "Fieller"), *[("auprc", "delta method")] * common)
+        name: {key: found.get(f"{name}{end}{of}") for key, end in ENDS.items()} | how
+        for name, how in (("auroc", {"by": "Fieller", "pairs": pairs}), *[("auprc", {"by": "delta method"})] * common)
     }
 
 

@@ -29,9 +29,9 @@ numbers are null; a curve is a set of columns of equal length.
     ``pooled`` also ``sites``, ``n`` and ``positives``, over the sites that report individual scores (null without any).
 ``noised``
     Of a run with differential privacy, from noised histograms of the held-out patients, by sites (null of any other):
-    ``auroc``, over the pairs within sites, and of a common model ``auprc``. Each is an estimate with ``noise``, the
-    share of the interval's width that is there for the noise; all null where the noise hides it. ``sites`` is then
-    empty, and ``pooled`` null.
+    ``auroc``, over the ``pairs`` "within sites", or with secure aggregation "over all sites"; and of a common model
+    ``auprc``. Each is an estimate with ``noise``, the share of the interval's width that is there for the noise; all
+    null where the noise hides it. ``sites`` is then empty, and ``pooled`` null.
 ``notes``
     Caveats for the reader, in sentences.
 

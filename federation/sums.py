@@ -47,7 +47,6 @@ SUM, INTEGERS = "sum", "integers"  # the record of a reply, and the vector in it
 LARGEST = 2.0**10  # B: of a number in a sum
 MOST_WEIGHT = 2**20  # W: of a site that is weighted by its samples
 CHUNK = 2**16  # numbers at a time: they fit into the cache
-MOST_COUNT = 2**53  # integers up to here are exact as float64
 
 
 class SumError(RunError):
@@ -86,6 +85,11 @@ class Layout:
         rows = (joined(part.name, repr(part.shape), repr(part.most)) for part in self.parts)
         return hashlib.sha256(joined(self.sites, *rows)).digest()
 
+    @property
+    def most_count(self) -> int:
+        """The largest count of a site: exact as float64, and in a sum over all within 62 bits."""
+        return min(2**53, 2**62 // self.sites)
+
     def scale(self, part: Part) -> float:
         """Return 2^S of a part; 1 of counts."""
         return 2.0 ** (62 - math.ceil(math.log2(self.sites * part.most))) if part.most else 1.0
@@ -115,8 +119,8 @@ class Layout:
                             f"{part.name} has a number beyond {part.most / weight:,.0f}, the largest in a sum"
                         )
                     own *= scale
-                elif own.min() < 0 or own.max() > MOST_COUNT:
-                    raise BadReplyError(f"{part.name} cannot be summed: counts are from 0 to 2^53")
+                elif own.min() < 0 or own.max() > self.most_count:
+                    raise BadReplyError(f"{part.name} cannot be summed: counts are from 0 to {self.most_count:,}")
                 out[begin + at : begin + at + len(own)] = np.rint(own, out=own).astype(np.int64).view(np.uint64)
         out[-1] = 1
         return out
@@ -138,7 +142,7 @@ class Layout:
         signed, found = total.view(np.int64), {}
         for part, begin in zip(self.parts, self._begins, strict=False):
             own = signed[begin : begin + part.size].reshape(part.shape)
-            if not part.most and part.size and (own.min() < 0 or own.max() > self.sites * MOST_COUNT):
+            if not part.most and part.size and (own.min() < 0 or own.max() > self.sites * self.most_count):
                 raise SumError(f"the sum of {part.name} over the sites is no count: a site sent what cannot be")
             found[part.name] = own / self.scale(part) if part.most else own.copy()
         return found

@@ -12,7 +12,7 @@ from edelweiss.datasets import common_test_patients
 from edelweiss.evidence import Counts, Site, multilabel_summary, summary
 from edelweiss.evidence.delong import exact, paired
 from edelweiss.evidence.design import Design
-from edelweiss.evidence.noised import in_evidence
+from edelweiss.evidence.noised import OVER, WITHIN, in_evidence
 from edelweiss.evidence.summary import NOT_COMPARED
 from edelweiss.evidence.text import format_estimate
 from edelweiss.models import ModelError
@@ -52,6 +52,7 @@ def evidence_of(
         return None
     names = problem.labels or ("",)
     tested = {} if test is None else _tested(config, problem, names, model, other, test)
+    pairs = OVER if config.secure_aggregation else WITHIN
     found: dict[str, dict[str, Any]] = {}
     for name in names:
         if labels.get(name) or tested.get(name) or noised is not None:
@@ -61,7 +62,9 @@ def evidence_of(
                 log_odds=problem.log_odds,
                 test=tested.get(name),
                 asked_to_compare=other is not None,
-                noised=None if noised is None else in_evidence(noised, name, common=not config.personalised),
+                noised=None
+                if noised is None
+                else in_evidence(noised, name, common=not config.personalised, pairs=pairs),
             )
     if not found:
         return None
@@ -164,9 +167,10 @@ def in_words(content: Mapping[str, Any]) -> Iterator[str]:
 
 def noised_in_words(noised: Mapping[str, Any]) -> Iterator[str]:
     """Yield what noised histograms of the held-out patients say, a phrase for each number."""
-    for kind, words in (("auroc", "AUROC within sites"), ("auprc", "average precision")):
+    for kind, words in (("auroc", "AUROC"), ("auprc", "average precision")):
         if (found := noised.get(kind)) is None:
             continue
+        words = f"{words} {found['pairs']}" if "pairs" in found else words
         if found["value"] is None:
             yield f"{words} cannot be told from the noise"
         else:

@@ -16,7 +16,11 @@ TRUST = (
     "Without differential privacy: the coordinator can compute single patients' rows from what sites send. A hospital "
     "that sets a privacy budget prevents it."
 )
-KINDS = {"auroc": "AUROC within sites", "auprc": "Average precision"}
+KINDS = {"auroc": "AUROC", "auprc": "Average precision"}
+SUMMED = (
+    "With secure aggregation the coordinator saw sums over all sites and nothing of one; without differential privacy "
+    "it can still compute patients' rows from such sums, with models of its choice."
+)
 
 
 def privacy(run: Content) -> Iterator[str]:
@@ -24,7 +28,7 @@ def privacy(run: Content) -> Iterator[str]:
     if not PROBLEMS[run.config.problem].needs_data:
         return
     if not run.config.private:
-        yield TRUST
+        yield SUMMED if run.config.secure_aggregation else TRUST
         return
     promised = run.about.get("privacy", {})
     clip, other = run.config.dp_clip, run.config.dp_difference_clip
@@ -51,7 +55,10 @@ def noises(run: Content) -> Table:
 def noised(run: Content) -> list[tuple[str, Mapping[str, Any]]]:
     """Return what is known from noised histograms: its name and the estimate; empty where nothing was asked."""
     found = _found(run)
-    return [(words, found[kind]) for kind, words in KINDS.items() if kind in found] if found else []
+    if not found:
+        return []
+    known = ((words, found[kind]) for kind, words in KINDS.items() if kind in found)
+    return [(f"{words} {one['pairs']}" if "pairs" in one else words, one) for words, one in known]
 
 
 def in_words(run: Content) -> list[str]:

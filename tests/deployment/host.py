@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +148,14 @@ class Host:
                 time.sleep(0.2)
             self._started[service] = process.pid
             yield process
+
+    def federation(self, stack: ExitStack) -> dict[str, subprocess.Popen[str]]:
+        """Run the coordinator's services and register the hospitals; return the processes of these."""
+        stack.enter_context(self.up("superlink"))
+        stack.enter_context(self.up("serverapp"))
+        for name in HOSPITALS:
+            self.flower("supernode", "register", f"/public/{name}.pub")
+        return {name: stack.enter_context(self.up(name)) for name in HOSPITALS}
 
     def pid(self, service: str) -> int:
         """Return the process of a service that is up."""

@@ -191,11 +191,7 @@ def test_the_services_train_together_though_one_is_stopped_between_two_rounds(
         host = Host(tmp_path, certificates)
         for name in HOSPITALS:
             with_secret(name, tmp_path / name / "data", host.folder(name, "/state"), SECRET)
-        stack.enter_context(host.up("superlink"))
-        stack.enter_context(host.up("serverapp"))
-        for name in HOSPITALS:
-            host.flower("supernode", "register", f"/public/{name}.pub")
-        processes = {name: stack.enter_context(host.up(name)) for name in HOSPITALS}
+        processes = host.federation(stack)
 
         run = stack.enter_context(ThreadPoolExecutor(1)).submit(host.submit, run_config)
         wait_until(run, lambda: answered(host, other) > 0)

@@ -35,11 +35,7 @@ def test_a_private_run_under_masks_though_a_hospital_is_stopped_in_it(
             write_table(host.folder(name, "/data"), *table(200, seed))
             file = host.folder(name, "/") / "site.toml"
             file.write_text(f"{file.read_text()}\n{rules}")
-        stack.enter_context(host.up("superlink"))
-        stack.enter_context(host.up("serverapp"))
-        for name in HOSPITALS:
-            host.flower("supernode", "register", f"/public/{name}.pub")
-        processes = {name: stack.enter_context(host.up(name)) for name in HOSPITALS}
+        processes = host.federation(stack)
         run = stack.enter_context(ThreadPoolExecutor(1)).submit(host.submit, run_config)
         wait_until(run, lambda: answered(host, victim) > 2)  # its key, its facts, and a round
         processes[victim].terminate()

@@ -59,7 +59,7 @@ range = [-50, 50]
 
 
 class SiteGrid(LocalGrid):
-    """The local engine with a node-config for each site, as in a deployment; notes every answer.
+    """The local engine with a node-config for each site, as in a deployment; notes every question and answer.
 
     Unless a node-config names a policy, the site's is `OPEN`; ``""`` is the default one.
     """
@@ -68,6 +68,7 @@ class SiteGrid(LocalGrid):
         super().__init__(config, unused_run_id())
         self.node_configs = node_configs
         self.answers: list[Message] = []
+        self.questions: dict[str, Message] = {}  # by the identifier of their message
 
     def __enter__(self) -> SiteGrid:
         super().__enter__()
@@ -87,6 +88,13 @@ class SiteGrid(LocalGrid):
             records = Records(str(context.node_config["state-dir"]))
             write_private(records.folder / "randomness", f"{place:064x}".encode())
         return self
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Note what the coordinator asks."""
+        messages = list(messages)
+        identifiers = list(super().push_messages(messages))
+        self.questions |= dict(zip(identifiers, messages, strict=True))
+        return identifiers
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Note what the coordinator gets."""

@@ -18,6 +18,7 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
 from edelweiss.client_app import sums
+from edelweiss.client_app.cli import main
 from edelweiss.client_app.masking import Masking
 from edelweiss.common import Value
 from edelweiss.config import ConfigError, RunConfig
@@ -46,19 +47,7 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
 
 
 class Noted(SiteGrid):
-    """The engine, which notes the questions, and answers by question."""
-
-    def __enter__(self) -> Noted:
-        super().__enter__()
-        self.questions: dict[str, Message] = {}
-        return self
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Note the questions."""
-        messages = list(messages)
-        identifiers = list(super().push_messages(messages))
-        self.questions |= dict(zip(identifiers, messages, strict=True))
-        return identifiers
+    """The engine, with what it noted."""
 
     @property
     def sums(self) -> list[tuple[Message, Message, np.ndarray]]:
@@ -275,6 +264,9 @@ def test_another_roster_waits_for_the_operator(study: Study) -> None:
     job = study.job(**SECURE, sites=2)
     signed = changed(job, ticket=study.ticket(job))
     assert "edelweiss-site peers --accept" in refused(study, signed, study.nodes[:2])
+    for node in study.nodes[:2]:
+        assert main(["peers", "--state-dir", str(node["state-dir"]), "--accept"]) == 0
+    run(SiteGrid(changed(job, ticket=study.ticket(job)), study.nodes[:2]))
 
 
 Forge = Callable[[list[bytes], Study], list[bytes]]
@@ -480,13 +472,17 @@ def test_a_part_of_the_sites_or_of_a_number_is_no_sum(keys: dict[str, Value]) ->
     assert any(key in text for text in error.value.problems)
 
 
-def test_a_private_run_under_masks_is_the_same_as_simulated_and_has_noised_evidence(study: Study) -> None:
+def test_a_private_run_under_masks_is_the_same_as_simulated_and_has_noised_evidence(
+    study: Study, evidence: None
+) -> None:
     """Differential privacy hides patients within the sum, and masks hide the site."""
     job, nodes = parts(study, **{"dp.epsilon": 8.0, "algorithm": "fedavg", "problem": "bce", "batch_size": 16})
     masked = run(Noted(job, nodes))
     simulated = simulate({**job.written(), "ticket": "", "runs-dir": str(study.folder / "simulated")})
     assert bits(masked) == bits(simulated)
     assert masked.metrics[-1]["noised"] == simulated.metrics[-1]["noised"]
+    said = json.loads((simulated.folder / "evidence.json").read_text())["noised"]
+    assert said["auroc"]["pairs"] == "over all sites"
     assert 0 <= masked.metrics[-1]["noised"]["auroc-low"] <= masked.metrics[-1]["noised"]["auroc"]
 
 

@@ -175,17 +175,9 @@ class Intruded(SiteGrid):
 
     def __enter__(self) -> Intruded:
         super().__enter__()
-        self.questions: dict[str, Message] = {}
         self.forged, self.old = 0, dict[str, Message]()
         self.places = set[tuple[str, str]]()
         return self
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Note the questions."""
-        messages = list(messages)
-        identifiers = list(super().push_messages(messages))
-        self.questions |= dict(zip(identifiers, messages, strict=True))
-        return identifiers
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Replace the first answer to each question of the first site."""
