@@ -15,6 +15,8 @@ import logging
 import secrets
 import time
 from dataclasses import asdict, dataclass, field, replace
+from hashlib import sha256
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +24,7 @@ from flwr.app import ConfigRecord, RecordDict
 
 from edelweiss.client_app.errors import RefusedError
 from edelweiss.client_app.policy.tickets import identity
+from edelweiss.client_app.privacy.ledger import RECENT
 from edelweiss.client_app.request import EvaluateRequest, SumsRequest, TrainRequest
 from edelweiss.common.files import write_private
 from edelweiss.federation.masks import SHARE, Chains, KeyShare, MaskError, exchange_of
@@ -30,7 +33,6 @@ from edelweiss.federation.seals import SEAL, content_hash, hash_of, key_hash
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
     from typing import Any
 
     from edelweiss.client_app.request import Request
@@ -41,10 +43,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("edelweiss")
 
-FOLDER, ROSTER = "masks", "roster.json"
+FOLDER, ROSTER, SEAL_FILE = "masks", "roster.json", "masks.seal"
 LOST = (
-    "this site has no keys for this run: its state was lost, or the run goes on from before it. Resume it with a new "
-    "ticket, which makes new ones"
+    "this site has no keys for this run: its state was lost or put back from a copy, or the run goes on from before "
+    "it. Resume it with a new ticket, which makes new ones"
 )
 
 
@@ -58,6 +60,8 @@ class _State:
     place: int = -1  # of the last answer in the run, see `Masking._place`
     question: str = ""  # its hash
     ends: int = 0  # when the ticket ends, in seconds since 1970
+    before: str = ""  # the hash of the state before; what is written is checked against a seal, see `Masking._sealed`
+    at: float = 0.0  # when it was written, in seconds since 1970
 
 
 class Masking:
@@ -78,6 +82,8 @@ class Masking:
         self._own = ticket.name_of(key_hash(self._key.public_key())) or ""
         self._folder, self._phases = site.records.folder / FOLDER, site.strategy.phases
         self._file = self._folder / f"{ticket.serial}-{ticket_hash.hex()[:16]}"
+        records = site.records.folder
+        self._seal = Path(site.policy.budget.witness or records.parent) / f"{records.name}-{SEAL_FILE}"
         self._require_roster(site)
 
     def _require_roster(self, site: OpenSite) -> None:
@@ -192,18 +198,58 @@ class Masking:
             yield
 
     def _read(self) -> tuple[_State | None, Integers | None]:
-        """Return the state, None without one, and the last answer."""
+        """Return the state, None without one, and the last answer.
+
+        Raises
+        ------
+        RefusedError
+            If it is damaged, lost, or was put back from a copy.
+        """
         try:
             head, _, answer = self._file.read_bytes().partition(b"\n")
-            return _State(**json.loads(head)), np.frombuffer(answer, "<u8") if answer else None
+            state = _State(**json.loads(head))
         except FileNotFoundError:
+            if self._file.name in self._seals():
+                raise RefusedError(LOST) from None
             return None, None
         except (OSError, ValueError, TypeError):
             raise RefusedError(LOST) from None
+        self._require_sealed(head, state)
+        return state, np.frombuffer(answer, "<u8") if answer else None
 
     def _write(self, state: _State, answer: Integers | None = None) -> None:
-        data = b"" if answer is None else np.ascontiguousarray(answer, "<u8").tobytes()
-        write_private(self._file, json.dumps(asdict(state)).encode() + b"\n" + data)
+        """Write the state that follows the sealed one, and seal it."""
+        state = replace(state, before=self._seals().get(self._file.name, {}).get("hash", ""), at=time.time())
+        head, data = json.dumps(asdict(state)).encode(), b""
+        if answer is not None:
+            data = np.ascontiguousarray(answer, "<u8").tobytes()
+        write_private(self._file, head + b"\n" + data)
+        self._write_seal(head, state)
+
+    def _seals(self) -> dict[str, Any]:
+        """Return what the seal says of each ticket's file."""
+        try:
+            said: dict[str, Any] = json.loads(self._seal.read_bytes())
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError):
+            raise RefusedError(LOST) from None
+        return said
+
+    def _write_seal(self, head: bytes, state: _State) -> None:
+        """Say outside the folder which state is the latest, and when the file system saw it: no copy keeps that."""
+        lasting = {name: seal for name, seal in self._seals().items() if seal["ends"] > time.time()}
+        own = {"hash": sha256(head).hexdigest(), "changed": self._file.stat().st_ctime_ns, "ends": state.ends}
+        write_private(self._seal, json.dumps({**lasting, self._file.name: own}).encode())
+
+    def _require_sealed(self, head: bytes, state: _State) -> None:
+        """Check that the state is the latest, or the one after it, whose process did not live to seal it."""
+        sealed, changed = self._seals().get(self._file.name, {}), self._file.stat().st_ctime_ns
+        if (sealed.get("hash"), sealed.get("changed")) == (sha256(head).hexdigest(), changed):
+            return
+        if sealed.get("hash", "") != state.before or abs(changed / 1e9 - state.at) > RECENT:
+            raise RefusedError(LOST)
+        self._write_seal(head, state)
 
     def _tidy(self) -> None:
         """Remove the files of tickets that have ended, for which nothing is answered any more."""

@@ -19,11 +19,13 @@ from __future__ import annotations
 import os
 import ssl
 import sys
+from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import grpc  # type: ignore[import-untyped,unused-ignore]  # has no types
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509 import load_pem_x509_certificate
 from flwr.common.constant import FLWR_INTERNAL_GRPC_CONTROL_API
@@ -40,6 +42,15 @@ LARGEST = 2**25
 
 class OneKey(NodeAuthServerInterceptor):
     """Flower's check of a call's signature, and that the call is about the key that signed it."""
+
+    def intercept_service(
+        self, continuation: Callable[[Any], Any], handler_call_details: grpc.HandlerCallDetails
+    ) -> grpc.RpcMethodHandler:
+        """Check the signature; what cannot even be read is none, and no traceback of the SuperLink's."""
+        try:
+            return super().intercept_service(continuation, handler_call_details)
+        except (AttributeError, TypeError, ValueError, UnsupportedAlgorithm):
+            return grpc.unary_unary_rpc_method_handler(_unreadable)
 
     def _wrap_method_handler(
         self, method_handler: grpc.RpcMethodHandler, received_public_key: bytes
@@ -58,6 +69,10 @@ class OneKey(NodeAuthServerInterceptor):
             request_deserializer=flowers.request_deserializer,
             response_serializer=flowers.response_serializer,
         )
+
+
+def _unreadable(_: bytes, context: grpc.ServicerContext) -> None:
+    context.abort(grpc.StatusCode.UNAUTHENTICATED, "Key, time or signature of the call cannot be read")
 
 
 def _key_of(certificate: bytes) -> bytes:

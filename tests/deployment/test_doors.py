@@ -13,8 +13,9 @@ from typing import Any
 import grpc
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ec import ECDSA, SECP384R1, EllipticCurvePrivateKey, generate_private_key
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from flwr.proto.fleet_pb2 import ActivateNodeRequest
 from flwr.proto.fleet_pb2_grpc import FleetStub
 
@@ -29,6 +30,7 @@ from tests.deployment.processes import Guarded, until
 pytestmark = pytest.mark.deployments
 
 BIG = 600 * 10**6  # bytes
+SIGNED = ECDSA(SHA256())
 DOORS = ["--insecure", "--enable-supernode-auth", "FLWR_INTERNAL_GRPC_CONTROL_API", CERTIFICATE]
 FILES = {"ca-cert": "ca.crt", "cert": "superlink.crt", "key": "superlink.key"}
 VICTIM, NEIGHBOUR = "hospital-a", "hospital-b"
@@ -54,11 +56,13 @@ def credentials(certificates: Path, name: str = "") -> grpc.ChannelCredentials:
     return grpc.ssl_channel_credentials(authority, private, (certificates / "public" / f"{name}.crt").read_bytes())
 
 
-def activated(port: int | str, tls: Any, signs: EllipticCurvePrivateKey, node: bytes, timeout: float = 10.0) -> Any:
-    """Ask a SuperLink to activate the node of a public key, in a call signed by a key."""
+def activated(
+    port: int | str, tls: Any, signs: EllipticCurvePrivateKey, node: bytes, timeout: float = 10.0, **said: Any
+) -> Any:
+    """Ask a SuperLink to activate the node of a public key, in a call signed by a key; `said` is said in its place."""
     now = datetime.now(UTC).isoformat()
-    signature = signs.sign(now.encode(), ECDSA(SHA256()))
-    signed = ("flwr-public-key-bin", public_half(signs)), ("flwr-timestamp", now), ("flwr-signature-bin", signature)
+    header = {"public-key-bin": public_half(signs), "timestamp": now, "signature-bin": signs.sign(now.encode(), SIGNED)}
+    signed = [(f"flwr-{name}", said.get(name.partition("-")[0], value)) for name, value in header.items()]
     sizes = [("grpc.max_send_message_length", -1)]
     with grpc.secure_channel(f"127.0.0.1:{port}", tls, sizes) as channel:
         request = ActivateNodeRequest(public_key=node, heartbeat_interval=30)
@@ -104,6 +108,17 @@ def test_a_neighbour_acts_for_nobody_else(host: Host, certificates: Path) -> Non
         assert refusal(port, shown, signs, public_half(node)) is grpc.StatusCode.UNAUTHENTICATED
     assert activated(port, shown, own, public_half(own))
     assert activated(port, credentials(certificates, VICTIM), victim, public_half(victim))
+
+
+def test_what_cannot_be_read_is_refused_without_a_traceback(host: Host, certificates: Path) -> None:
+    port, own = host.ports["superlink", "9092"], read_key(str(certificates / f"{NEIGHBOUR}.key"))
+    shown, ed25519 = credentials(certificates, NEIGHBOUR), Ed25519PrivateKey.generate().public_key()
+    other = ed25519.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    for said in ({"public": b"no key"}, {"public": other}, {"timestamp": "yesterday"}, {"timestamp": "2026-01-01"}):
+        with pytest.raises(grpc.RpcError) as error:
+            activated(port, shown, own, public_half(own), **said)
+        assert error.value.code() is grpc.StatusCode.UNAUTHENTICATED, said  # type: ignore[attr-defined]
+    assert "Traceback" not in host.log("superlink")
 
 
 def test_a_large_request_is_not_taken(host: Host, certificates: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -378,6 +379,41 @@ def test_a_site_that_lost_its_keys_is_out_of_this_run(study: Study) -> None:
     assert "its state was lost" in str(error.value)
 
 
+@pytest.mark.parametrize("whole", [False, True], ids=["folder", "disk"])
+def test_a_state_that_is_put_back_from_a_copy_answers_nothing(
+    study: Study, whole: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy of a site's keys or whole state, put back in a run whose coordinator withholds receipts."""
+    plain = Seals.seal
+
+    def withholding(self: Seals, message: Message) -> None:
+        self.receipts.clear()
+        plain(self, message)
+
+    monkeypatch.setattr(Seals, "seal", withholding)
+
+    class Restoring(Noted):
+        rounds = 0
+
+        def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+            messages = list(messages)
+            if messages[0].metadata.message_type == "train":
+                self.rounds += 1
+                (masks,) = study.folder.glob("north/state/policy/**/masks")
+                copied = study.folder / "north" / "state" if whole else masks
+                if self.rounds == 1:
+                    shutil.copytree(copied, study.folder / "copy")
+                elif self.rounds == 2:
+                    shutil.rmtree(copied)
+                    shutil.copytree(study.folder / "copy", copied)
+            return super().push_messages(messages)
+
+    with pytest.raises(RunError) as error:
+        run(grid := Restoring(study.signed(**SECURE), study.nodes))
+    assert grid.rounds == 2
+    assert "put back from a copy" in str(error.value)
+
+
 KILLED = """
 import os, sys
 from pathlib import Path
@@ -387,7 +423,7 @@ from edelweiss.federation.sums import Layout, Part
 
 class Bare(masking.Masking):
     def __init__(self, folder):
-        self._own, self._folder, self._file = "a", folder, folder / "1-x"
+        self._own, self._folder, self._file, self._seal = "a", folder, folder / "1-x", folder.parent / "seal"
         self._phases = ("train",)
 
 step, folder, seed = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
@@ -418,7 +454,10 @@ print(sent.tolist())
 """
 
 
-@pytest.mark.parametrize("step", [("fsync", 1), ("replace", 1), ("fsync", 2), ("none", 1)])
+STEPS = [*((step, call) for call in (1, 2) for step in ("fsync", "replace")), ("fsync", 3), ("fsync", 4), ("none", 1)]
+
+
+@pytest.mark.parametrize("step", STEPS)
 def test_whenever_a_site_is_killed_one_answer_is_seen(tmp_path: Path, step: tuple[str, int]) -> None:
     """A process that is killed at each step of the commit, and one that is then asked the same, or something else."""
 
