@@ -74,8 +74,9 @@ class Budget(Keys):
     delta: Delta = Field(1e-6, description="δ of the same, well below 1 / patients")
     witness: str = Field(
         "",
-        description="a folder on another disk than the state-dir, and in no backup with it: a file there notices that "
-        "the ledger was put back from a copy of the whole disk; empty: only copies of files are noticed",
+        description="a folder on another disk than the state-dir, and in no backup with it: files there notice that "
+        "the ledger, or the keys of secure aggregation, were put back from a copy of the whole disk; empty: only copies "
+        "of files are noticed",
     )
 
     def __bool__(self) -> bool:
