@@ -75,8 +75,8 @@ class Budget(Keys):
     witness: str = Field(
         "",
         description="a folder on another disk than the state-dir, and in no backup with it: files there notice that "
-        "the ledger, or the keys of secure aggregation, were put back from a copy of the whole disk; empty: only copies "
-        "of files are noticed",
+        "the ledger, or the keys of secure aggregation, were put back from a copy of the whole disk; empty: only "
+        "copies of files are noticed",
     )
 
     def __bool__(self) -> bool:
