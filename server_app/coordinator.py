@@ -26,6 +26,7 @@ from edelweiss.server_app.console import volume
 from edelweiss.server_app.data_summary import (
     ask,
     assign_places,
+    bring_receipts,
     build_model_schema,
     pooled,
     require_alike,
@@ -237,6 +238,8 @@ def _play(
         summed=summed(config, problem, every.site) if every else None,
     )
     arrays = unpack(rounds.play().arrays)
+    if seals:
+        bring_receipts(exchange, state.key, progress)
     model.note(arrays)
     if strategy.personalised and strategy.exchanges:
         model.note_body(arrays["x"], start)

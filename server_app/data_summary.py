@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import replace
 from itertools import chain, combinations, zip_longest
 from operator import itemgetter
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from edelweiss.server_app.console import Progress
 
 MOST_OF_ALL, MANY_TIMES = 0.9, 100
+CLOSING = 30.0  # seconds in which a finished run brings its last receipts
 
 
 def ask(config: RunConfig, exchange: Exchange, run: str) -> tuple[dict[int, Facts], dict[int, bytes]]:
@@ -71,9 +73,22 @@ def ask(config: RunConfig, exchange: Exchange, run: str) -> tuple[dict[int, Fact
         return facts
 
     shares: dict[int, bytes] = {}
-    asked = ConfigRecord({"app": fingerprint(), "run": run})
-    messages = [Message(RecordDict({"config": asked}), site.node_id, "query") for site in exchange.sites]
+    messages = _questions(exchange, run)
     return {site.node_id: facts for site, facts in exchange(messages, read=read, wait_for_all=True)}, shares
+
+
+def _questions(exchange: Exchange, run: str) -> list[Message]:
+    asked = ConfigRecord({"app": fingerprint(), "run": run})
+    return [Message(RecordDict({"config": asked}), node, "query") for node in exchange.by_node]
+
+
+def bring_receipts(exchange: Exchange, run: str, progress: Progress) -> None:
+    """Ask once more for the facts, which are not read: the question brings the receipts of the last answers."""
+    last = replace(exchange, timeout=min(CLOSING, exchange.timeout), approval_timeout=0.0, warn=lambda _: None)
+    try:
+        deque(last(_questions(last, run), read=lambda site, question, answer: True, min_replies=0), maxlen=0)
+    except RunError:
+        progress.say("not all sites have the receipts of the last answers: some are away")
 
 
 def assign_places(config: RunConfig, by_node: Mapping[int, Facts]) -> dict[Site, Facts]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -419,6 +420,18 @@ def test_a_rewritten_log_differs_from_what_its_site_has_signed(
     assert main_of_a_site(["audit", "--state-dir", str(states[0])]) == 0, "it looks whole"
     assert main_of_a_site(["audit", "--state-dir", str(states[0]), "--receipts"]) == 1
     assert "cut or rewritten" in capsys.readouterr().err
+
+
+def test_the_last_answers_of_a_run_have_receipts_at_all_sites(study: Study) -> None:
+    run(SiteGrid(job := study.signed(), study.nodes))
+    states = {str(node["site"]): Path(str(node["state-dir"])) for node in study.nodes}
+    last = {}
+    for name, state in states.items():
+        sent = [head for head, line in Audit(state).lines() if line["way"] == "out" and line["kind"] == "evaluate"]
+        last[name] = sent[-1]
+    for state in states.values():
+        kept = json.loads((state / RECEIPTS / f"{read(job.ticket).serial}.json").read_text())
+        assert {name: receipt["head"] for name, receipt in kept["sites"].items()} == last
 
 
 def test_a_log_that_loses_lines_is_seen_by_the_coordinator(study: Study) -> None:
