@@ -57,8 +57,8 @@ _HOMES = {
     "pydantic": "Field",
     "edelweiss.strategies": (
         "AccFCSGM AdaFgda Alone Cdma Coda CodaPlus Codasca DPSGD DePRL DisPFL Ditto FCSG FCSGM FedAdam FedAvg FedBN "
-        "FedDyn FedGdaGt FedNest FedProx FedRep FedRoD FedYogi Fgda Fmgda LocalSCGD LocalSCGDM LocalSGDA LocalSGDAPlus "
-        "MomentumLocalSGDA MomentumLocalSGDAPlus NPA Sagda Scaffold"
+        "FedDyn FedGdaGt FedNest FedProx FedRep FedRoD FedYogi FessGda Fgda Fmgda LocalSCGD LocalSCGDM LocalSGDA "
+        "LocalSGDAPlus MomentumLocalSGDA MomentumLocalSGDAPlus NPA Sagda Scaffold"
     ),
 }
 """The public names of this package, by the module that defines them."""

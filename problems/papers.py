@@ -159,6 +159,12 @@ ADAFGDA = Paper(
     "AISTATS 2024",
     "arXiv:2211.07303",
 )
+FESS_GDA = Paper(
+    "W. Shen, M. Huang, J. Zhang, C. Shen",
+    "Stochastic Smoothed Gradient Descent Ascent for Federated Minimax Optimization",
+    "AISTATS 2024",
+    "arXiv:2311.00944",
+)
 DEPRL = Paper(
     "G. Xiong, G. Yan, S. Wang, J. Li",
     "DePRL: Achieving Linear Convergence Speedup in Personalized Decentralized Learning with Shared Representations",

@@ -26,6 +26,7 @@ from edelweiss.strategies.fedopt import FedAdam, FedYogi
 from edelweiss.strategies.fedprox import FedProx
 from edelweiss.strategies.fedrep import FedRep
 from edelweiss.strategies.fedrod import FedRoD
+from edelweiss.strategies.fess_gda import FessGda
 from edelweiss.strategies.fgda import Fgda
 from edelweiss.strategies.fmgda import Fmgda
 from edelweiss.strategies.local_only import Alone
@@ -62,6 +63,7 @@ _BUILT_IN = by_name(
     NPA,
     MomentumLocalSGDA,
     MomentumLocalSGDAPlus,
+    FessGda,
     Coda,
     CodaPlus,
     Codasca,

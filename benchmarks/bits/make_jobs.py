@@ -126,6 +126,7 @@ OPTIONS = {
     "local-sgda-plus": ("auc", [{"snapshot-steps": 2}]),
     "momentum-local-sgda": ("robust", [{"alpha": 0.5, "beta": 0.3, "beta-dual": 0.4}]),
     "momentum-local-sgda-plus": ("fair", [{"alpha": 0.5, "snapshot-steps": 2}]),
+    "fess-gda": ("auc", [{"smoothing": 0.2, "beta": 0.3, "server-lr": 0.7, "server-lr-dual": 0.8}]),
     "coda": ("auc", [{"dual-batch": 8, "gamma": 0.5}]),
     "coda-plus": ("auc", [{"gamma": 0.5}]),
     "codasca": ("auc", [{"server-lr": 0.7, "gamma": 0.5}]),

@@ -142,6 +142,43 @@ def local_sgda(
     return history
 
 
+def fess_gda(
+    game: Game,
+    x: Vector,
+    y: Vector,
+    stages: list[Stage],
+    eta_x: float,
+    eta_y: float,
+    eta_global: tuple[float, float],
+    p: float,
+    beta: float,
+    weights: Sequence[float] | None = None,
+    participants: Sequence[Collection[int]] | None = None,
+) -> list[Point]:
+    """FESS-GDA; the server's x takes a step on f(x, y) + p/2 ‖x - z‖², of which the clients know only f."""
+    weights = weights or [1.0] * game.clients
+    history, z = [], x.copy()
+    for stage in stages:
+        for r in stage.rounds:
+            chosen = everyone(game, r, participants)
+            share = [weights[k] for k in chosen]
+            moved_x, moved_y = [], []
+            for k in chosen:
+                xk, yk = x.copy(), y.copy()
+                for t in range(stage.steps):
+                    by_x, by_y = game.gradients(k, xk, yk, r, t)
+                    xk = xk - eta_x * stage.shrink * by_x
+                    yk = game.feasible(yk + eta_y * stage.shrink * by_y)
+                moved_x.append(xk - x)
+                moved_y.append(yk - y)
+            smoothing = eta_x * stage.shrink * eta_global[0] * stage.steps * p * (x - z)
+            x = x + eta_global[0] * weighted(moved_x, share) - smoothing
+            y = y + eta_global[1] * weighted(moved_y, share)
+            z = z + beta * (x - z)
+            history.append((x, y))
+    return history
+
+
 def coda_plus(
     game: Game,
     x: Vector,

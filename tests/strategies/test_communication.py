@@ -38,6 +38,7 @@ ROWS: dict[str, dict[int | str, Exchanges]] = {
     "alone": {"else": ["x y > "]},  # the common start, for whoever has nothing yet
     "local-sgda": {"else": ["x y > x y"]},
     "npa": {"else": ["x y > x y"]},
+    "fess-gda": {"else": ["x y > x y"]},
     "local-sgda-plus": SNAPSHOT,
     "momentum-local-sgda": {1: ["x y > x y dx dy"], "else": [MOMENTUM]},
     "momentum-local-sgda-plus": {

@@ -16,6 +16,7 @@ from edelweiss.strategies.codasca import Codasca
 from edelweiss.strategies.fedavg import FedAvg
 from edelweiss.strategies.fedgda_gt import FedGdaGt
 from edelweiss.strategies.fednest import FedNest
+from edelweiss.strategies.fess_gda import FessGda
 from edelweiss.strategies.local_sgda import LocalSGDA
 from edelweiss.strategies.local_sgda_plus import LocalSGDAPlus
 from edelweiss.strategies.momentum_sgda import MomentumLocalSGDA, MomentumLocalSGDAPlus
@@ -181,6 +182,29 @@ def only_products_with_alpha_matter() -> Both:
 def npa_is_sgda_of_one_step() -> Both:
     job = regression()
     return job.run(NPA(lr=0.04, lr_dual=0.06)), job.run(LocalSGDA(local_steps=1, lr=0.04, lr_dual=0.06))
+
+
+# ---------------------------------------------------------------------- smoothing
+
+
+@pair
+def without_smoothing_fess_gda_is_sgda() -> Both:
+    job, common = regression(), {"local_steps": 4, "lr": 0.04, "lr_dual": 0.06}
+    return job.run(FessGda(**common, smoothing=0.0)), job.run(LocalSGDA(**common))  # type: ignore[arg-type]
+
+
+@pair
+def one_step_fess_gda_is_smoothed_descent_ascent() -> Both:
+    # That of f(x, y) + s/2 ‖x - z‖², z ← z + β (x - z), whose gradients only the test forms.
+    job, lr, lr_dual, s, beta = saddle(sites=1), 0.04, 0.06, 5.0, 0.3
+    x, y = job.start["x"].clone(), job.start["y"].clone()
+    z, path = x.clone(), []
+    for r in range(1, ROUNDS + 1):
+        gx, gy = job.oracles(0, r).gradient(x, y)
+        x, y = x - lr * (gx + s * (x - z)), y + lr_dual * gy
+        z = z + beta * (x - z)
+        path.append((x.numpy(), y.numpy()))
+    return job.run(FessGda(local_steps=1, lr=lr, lr_dual=lr_dual, smoothing=s, beta=beta)), path
 
 
 # ---------------------------------------------------------------------- variance reduction

@@ -9,12 +9,15 @@ import numpy as np
 import pytest
 import torch
 
+from edelweiss.federation import StrategyError
 from edelweiss.strategies.coda_plus import CodaPlus
 from edelweiss.strategies.codasca import Codasca
 from edelweiss.strategies.fedavg import FedAvg
+from edelweiss.strategies.fess_gda import FessGda
 from edelweiss.strategies.local_sgda import LocalSGDA
 from tests.reference import algorithms as reference
 from tests.reference.games import RegressionGame
+from tests.said import has
 from tests.strategies.halves import Arrays, RegressionOracle, drive, regression_oracles
 from tests.strategies.settings import (
     PLAN,
@@ -105,6 +108,22 @@ def test_local_sgda(name: str, some: Everyone, weights: list[float] | None) -> N
     strategy = LocalSGDA(**STAGES, lr=0.03, lr_dual=0.08, fraction=share(some))
     states = drive(strategy, torched(x, y), oracles, ROUNDS, K, weights=weights, participants=some, wire=True)
     agree(states, reference.local_sgda(game, x, y, PLAN, 0.03, 0.08, weights, some))
+
+
+@by_turnout
+@by_game
+def test_fess_gda(name: str, some: Everyone, weights: list[float] | None) -> None:
+    game, x, y, oracles = setting(name)
+    own = {"server_lr": 0.8, "server_lr_dual": 1.2, "smoothing": 1.5, "beta": 0.3}
+    strategy = FessGda(**STAGES, lr=0.03, lr_dual=0.08, fraction=share(some), **own)  # type: ignore[arg-type]
+    states = drive(strategy, torched(x, y), oracles, ROUNDS, K, weights=weights, participants=some, wire=True)
+    agree(states, reference.fess_gda(game, x, y, PLAN, 0.03, 0.08, (0.8, 1.2), 1.5, 0.3, weights, some))
+
+
+def test_fess_gda_refuses_a_pull_beyond_z() -> None:
+    FessGda(local_steps=10, lr=0.1, smoothing=0.9)
+    with pytest.raises(StrategyError, check=has("fess-gda.smoothing = 1.1", "local-steps = 10", "at most 0.999")):
+        FessGda(local_steps=10, lr=0.1, smoothing=1.1)
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from edelweiss.strategies.coda import Coda
 from edelweiss.strategies.coda_plus import CodaPlus
 from edelweiss.strategies.fedgda_gt import FedGdaGt
 from edelweiss.strategies.fednest import FedNest
+from edelweiss.strategies.fess_gda import FessGda
 from edelweiss.strategies.local_sgda import LocalSGDA
 from edelweiss.strategies.local_sgda_plus import LocalSGDAPlus
 from edelweiss.strategies.momentum_sgda import MomentumLocalSGDA, MomentumLocalSGDAPlus
@@ -39,6 +40,7 @@ STALLING: dict[str, FederatedStrategy] = {
     "coda-plus": CodaPlus(local_steps=10, lr=0.03, gamma=0.0),
     # CODASCA itself with a new stage every round: control variates that are always zero.
     "codasca-uncorrected": codasca(stage_iterations=10, stage_decay=1.0),
+    "fess-gda": FessGda(**LARGE, smoothing=1.0),
     "local-sgda-plus": LocalSGDAPlus(**LARGE),
     "local-sgda-plus-every-round": LocalSGDAPlus(**LARGE, snapshot_steps=10),
     "momentum-without-inertia": MomentumLocalSGDA(**LARGE, beta=1.0, beta_dual=1.0),
@@ -49,6 +51,8 @@ STALLING: dict[str, FederatedStrategy] = {
 EXACT: dict[str, FederatedStrategy] = {
     "codasca": codasca(),
     "npa": NPA(lr=0.09, lr_dual=0.4),
+    # Its one step is on f(x, y) + s/2 ‖x - z‖²: the pull must be gone at the end.
+    "fess-gda-of-one-step": FessGda(local_steps=1, lr=0.09, lr_dual=0.4, smoothing=3.0),
     "sagda": Sagda(**LARGE),
     "fedgda-gt": FedGdaGt(**LARGE),
     "cdma": Cdma(**LARGE),

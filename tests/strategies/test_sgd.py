@@ -22,6 +22,7 @@ Q, ROUNDS, LR, LR_DUAL = 5, 4, 0.04, 0.04
 FRESH: dict[str, Any] = {"fresh_weight": 1.0, "fresh_weight_dual": 1.0, "initial_batch": 1, "lr_dual": LR_DUAL}
 ALIKE: dict[str, dict[str, Any]] = {
     "local-sgda": {"lr_dual": LR_DUAL},
+    "fess-gda": {"lr_dual": LR_DUAL, "smoothing": 0.0},
     "coda-plus": {"gamma": 0.0},
     "codasca": {"gamma": 0.0},
     "sagda": {"lr_dual": LR_DUAL},
