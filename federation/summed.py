@@ -48,6 +48,10 @@ COUNTS = 2.0**30  # the largest noised count of a bin
 # ---------------------------------------------------------------------- what is summed, at both ends
 
 
+BY_CLASS = ("class-counts", "held-out-counts")
+"""Counts that a site's rules may keep back: then the sum says of how many sites."""
+
+
 def facts_layout(sites: int, problem: type[Problem], classes: int, labels: int) -> Layout:
     """Return the layout of the sites' facts."""
     parts = [Part("weight")]
@@ -57,7 +61,7 @@ def facts_layout(sites: int, problem: type[Problem], classes: int, labels: int) 
             parts += [Part(name, (labels,)) for name in ("label-counts", "label-positives", "label-weights")]
             parts.append(Part("label-shares", (labels,), float(MOST_WEIGHT)))
         elif problem.multiclass:
-            parts += [Part("class-counts", (classes,)), Part("held-out-counts", (classes,))]
+            parts += [Part(name, (classes,)) for name in BY_CLASS] + [Part(f"no {name}") for name in BY_CLASS]
         else:
             parts += [Part("positives"), Part("share", (), float(MOST_WEIGHT))]
     return Layout(sites, tuple(parts))
@@ -78,8 +82,9 @@ def of_facts(
         values["label-weights"] = (known > 0, weight)
         values["label-shares"] = (positive / np.maximum(known, 1), weight)
     elif problem.multiclass:
-        for name, counts in (("class-counts", facts.class_counts), ("held-out-counts", facts.held_out_counts)):
+        for name, counts in zip(BY_CLASS, (facts.class_counts, facts.held_out_counts), strict=True):
             values[name] = (np.array([*counts, *[0] * classes][:classes]), 1.0)
+            values[f"no {name}"] = (not counts, 1.0)
     else:
         values |= {
             "positives": (facts.positives or 0, 1.0),
@@ -140,7 +145,7 @@ def facts_of(sums: Mapping[str, NDArray[Any]], problem: type[Problem], classes: 
     counts: dict[str, Any] = {
         key: tuple(sums[name].tolist())
         for key in ("class_counts", "held_out_counts", "label_counts", "label_positives")
-        if (name := key.replace("_", "-")) in sums
+        if (name := key.replace("_", "-")) in sums and not sums.get(f"no {name}")  # in part they would mislead
     }
     facts = replace(
         common,
