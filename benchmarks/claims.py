@@ -81,19 +81,29 @@ class Order(Claim):
     only: Where = field(default_factory=dict)
     without: Where = field(default_factory=dict)
     lower: bool = False  # whether a smaller metric is the better one
+    picked: bool = False  # whether it is of any method, and the one named was picked from the study's ranking
 
     def verdict(self, lines: Sequence[Line]) -> tuple[str, str, str] | None:
-        """Compare in each cell: ahead or behind where Student's t, corrected by Holm for the claim's cells, says so."""
+        """Compare in each cell: ahead or behind where Student's t, corrected by Holm for the claim's cells, says so.
+
+        Where a method was picked from the study's ranking, all pairs of its methods count, as in `pairs`.
+        """
         found = list(self.differences(lines))
         if not found:
             return None
         means, ps = [statistics.mean(pairs) for pairs in found], [p_value(pairs) for pairs in found]
+        if self.picked:
+            own = {each["method"] for each in (self.better, *self.worse)}
+            for one, other in combinations(sorted({line["method"] for line in lines}), 2):
+                if {one, other} != own:
+                    found += replace(self, better={"method": one}, worse=({"method": other},)).differences(lines)
+        corrected = holm([p_value(pairs) for pairs in found])[: len(ps)]
         (ahead, behind), (alone, against) = (
             [
                 sum(p < 1 - CONFIDENCE and mean * side > 0 for p, mean in zip(each, means, strict=True))
                 for side in (1, -1)
             ]
-            for each in (holm(ps), ps)
+            for each in (corrected, ps)
         )
         sizes = " to ".join(f"{mean:+.3g}" for mean in sorted({min(means), max(means)}))
         evidence = f"{'log10 ' * self.log}{self.metric} {sizes}; shown in {ahead} of {len(means)} comparisons"
@@ -106,7 +116,7 @@ class Order(Claim):
     def differences(self, lines: Sequence[Line]) -> Iterator[list[float]]:
         """Yield how much better each pair of runs is, by cell and opponent; two pairs at least."""
         repeats, rest = set(STUDIES[self.study].repeat), [c for c in self.identity() if c not in self.better]
-        lines = [line for line in lines if not (self.without and fits(line, self.without))]
+        lines = [line for line in lines if line[self.metric] and not (self.without and fits(line, self.without))]
         mine = {tuple(line[c] for c in rest): self.value(line) for line in lines if fits(line, self.better, self.only)}
         for other in self.worse:
             cells: dict[tuple[str, ...], list[float]] = defaultdict(list)
@@ -177,6 +187,7 @@ def first(
     *studies: str,
     without: Where | None = None,
     lower: bool = False,
+    picked: bool = False,
 ) -> tuple[Order, ...]:
     """Return the claim that a method is ahead of others, for each study that can show it."""
     better, worse = {"method": best}, tuple({"method": other} for other in others)
@@ -190,6 +201,7 @@ def first(
             worse=worse,
             without=without or {},
             lower=lower,
+            picked=picked,
         )
         for study in studies
     )
@@ -265,6 +277,7 @@ CLAIMS: tuple[Claim, ...] = (
         "auc-cifar10",
         "auc-fashion-mnist",
         "chest-xrays",
+        picked=True,
     ),
     *(
         claim
@@ -421,7 +434,7 @@ def pairs(folder: Path, study: str) -> str:
     """Return a table of all differences between methods in a study's first metric, best means first."""
     of = STUDIES[study]
     claim = Order(paper="", text="", study=study, metric=next(iter(of.report.values())), better={}, worse=())
-    lines = reported(folder, study)
+    lines = [line for line in reported(folder, study) if line[claim.metric]]
     found: dict[str, list[float]] = defaultdict(list)
     for line in lines:
         found[line["method"]].append(claim.value(line))
@@ -481,7 +494,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "Differences are positive where the claim holds; the smallest to the largest of all opponents and settings is "
         "given. Distances to a saddle point are compared by their log10, for methods differ in them by orders of ten. "
         f"A difference counts as shown where Student's t over seeds tells it from zero with p < {1 - CONFIDENCE:.2g} "
-        "after Holm's correction for the number of comparisons in its line. What changes without the correction, "
+        "after Holm's correction for the number of comparisons in its line; where a claim is of any method for AUC and "
+        "its line names one, for all pairs of the study's methods. What changes without the correction, "
         "comparison by comparison, is given behind it. Of few seeds and many comparisons only large and steady "
         "differences are left.\n\n"
         f"A claim **{HOLDS}** where all comparisons show it, **{IN_PART}** where some do and none shows the reverse; "

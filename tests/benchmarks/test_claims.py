@@ -25,6 +25,7 @@ from benchmarks.claims import (
     holm,
     main,
     p_value,
+    reported,
     table,
 )
 from benchmarks.studies import REPO, STUDIES
@@ -106,6 +107,24 @@ def test_a_correction_takes_away_and_adds_nothing_and_leaves_a_single_comparison
         found = claim.verdict(runs)
         assert found is not None
         assert found[1] == found[2]
+
+
+def test_a_method_that_was_picked_from_a_ranking_is_ahead_only_where_its_pair_is_among_all_pairs(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """What ``--pairs`` prints of the same two methods, corrected for all pairs, decides."""
+    picked = [claim for claim in CLAIMS if isinstance(claim, Order) and claim.picked]
+    verdicts = {}
+    for claim in picked:
+        assert main(["--pairs", claim.study]) == 0
+        rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in capsys.readouterr().out.splitlines()[2:]]
+        asked = {"codasca", "fedavg-bce"}
+        ps = [float(row[-1]) for row in rows if row and {row[-5], row[-4]} == asked]
+        found = claim.verdict(reported(REPO / "docs" / "results", claim.study))
+        assert found is not None
+        verdicts[claim.study] = found
+        assert (found[1] == UNSHOWN) == all(p >= 0.05 for p in ps), claim.study
+    assert verdicts["order-mnist"][1:] == (UNSHOWN, HOLDS)
 
 
 def test_distances_to_a_saddle_point_are_compared_in_orders_of_ten() -> None:
