@@ -6,6 +6,7 @@ They build the image, start a coordinator and three hospitals, and train. A hosp
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -25,6 +26,7 @@ from safetensors.numpy import load_file
 from sklearn.datasets import load_breast_cancer
 
 from bin.run import REPO
+from edelweiss.client_app.cli import main
 from edelweiss.common import read_overrides
 from edelweiss.config import RunConfig
 from tests.deployment.host import COMPOSE, HOSPITALS, SERVICES
@@ -151,7 +153,8 @@ def tables() -> list[pd.DataFrame]:
     hearts = Path(os.environ.get("EDELWEISS_DATA", "")) / "heart_disease"
     if os.environ.get("EDELWEISS_DATA") and hearts.is_dir():
         read = [pd.read_csv(hearts / f"{name}.data", na_values="?") for name in ("cleveland", "hungarian", "va")]
-        return [table.drop(columns="target").assign(label=(table.target > 0).astype(int)) for table in read]
+        labelled = [table.drop(columns="target").assign(label=(table.target > 0).astype(int)) for table in read]
+        return [table.drop_duplicates() for table in labelled]  # nobody says that they are other patients
     cancer = load_breast_cancer(as_frame=True)
     table = cancer.data.assign(label=1 - cancer.target)
     return [table.iloc[place::3] for place in range(3)]
@@ -312,10 +315,28 @@ def test_they_train_though_a_hospital_is_stopped_and_started_between_two_rounds(
         np.testing.assert_allclose(model[name], array, rtol=1e-3, atol=1e-4)
 
 
+def test_they_train_in_private_under_masks(engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:
+    """Their rules demand secure aggregation and have a budget; nothing but sums leaves."""
+    assert main(["peers", *map(str, sorted((engine.folder / "certificates" / "public").glob("*.pub")))]) == 0
+    rules = f'secure-aggregation = "required"\n{capsys.readouterr().out}\n[privacy]\nepsilon = 20.0\n'
+    with (engine.folder / "site.toml").open("a") as file:  # what is mounted is this file and no other in its place
+        file.write(rules)
+    before = {name: engine.numbers(name) for name in HOSPITALS}
+    engine(f"docker compose restart {' '.join(HOSPITALS)}")
+    for name in HOSPITALS:
+        engine.until(lambda name=name: len(engine.numbers(name)) > len(before[name]), name)  # type: ignore[misc]
+    keys = """algorithm="codasca" rounds=2 local-steps=2 model="linear" secure-aggregation=true dp.epsilon=8.0"""
+    engine(RUN.replace("rounds=10", keys), LONG)
+    for name in HOSPITALS:
+        lines = engine(f"docker compose exec -T {name} cat /state/audit.jsonl").splitlines()
+        sent = [line for line in map(json.loads, lines) if line["way"] == "out"][-4:]  # facts, two rounds, evaluation
+        assert {array["name"] for line in sent for array in line["arrays"]} == {"sum"}, sent
+
+
 def test_a_hospital_can_withdraw_and_join_again_with_a_new_key(engine: Engine) -> None:
     """What it has kept is removed; a key that was unregistered is never accepted again."""
     name = HOSPITALS[-1]
-    [number] = engine.numbers(name)
+    number = engine.numbers(name)[-1]
     flower = "docker compose run --rm flower supernode"
     engine(f"docker compose rm --stop --force {name}")
     engine(f"docker volume rm {engine.project}_{name}-state")
