@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -99,10 +100,23 @@ def parts(study: Study, **keys: Value) -> tuple[RunConfig, list[dict[str, Value]
     ]
 
 
-@pytest.mark.parametrize("algorithm", ["codasca", "fedgda-gt", "scaffold", "fedrep"])
+def first_problem(algorithm: str) -> str:
+    """Return a problem that an algorithm solves."""
+    for problem in ("auc", "bce", "auprc", "cross-entropy", "maml"):
+        with contextlib.suppress(ConfigError):
+            RunConfig.parse({"algorithm": algorithm, "problem": problem, **OWN.get(algorithm, {})})
+            return problem
+    raise AssertionError(algorithm)
+
+
+OWN: dict[str, dict[str, Value]] = {"fedbn": {"model": "mlp-bn", "bn": "local"}, "npa": {"local-steps": 1}}
+OWN |= {key: {"maml.ways": 2, "maml.queries": 2} for key in ("local-scgd", "local-scgdm")}
+
+
+@pytest.mark.parametrize("algorithm", [name for name, one in sorted(ALGORITHMS.items()) if one.messages.sums])
 def test_masked_and_simulated_runs_are_the_same_to_the_bit(study: Study, algorithm: str) -> None:
-    problem = "bce" if algorithm == "scaffold" else "auc"
-    job, nodes = parts(study, algorithm=algorithm, problem=problem)
+    own = {key.replace("-", "_"): value for key, value in OWN.get(algorithm, {}).items()}
+    job, nodes = parts(study, algorithm=algorithm, problem=first_problem(algorithm), **own)
     masked = run(Noted(job, nodes))
     simulated = simulate({**job.written(), "ticket": "", "runs-dir": str(study.folder / "simulated")})
     assert bits(masked) == bits(simulated)
