@@ -11,6 +11,7 @@ from pydantic import Field
 from edelweiss.federation import AlgorithmInfo, average
 from edelweiss.problems import papers
 from edelweiss.strategies.local_sgda import LocalSGDA
+from edelweiss.strategies.local_steps import Descent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -58,12 +59,13 @@ class FessGda(LocalSGDA):
     def contradictions(self) -> list[str]:
         """Require that the pull does not lead beyond z."""
         found = super().contradictions()
-        steps = self.lr * self.server_lr * self.local_steps
+        steps = self.lr * self.server_lr * Descent(momentum=self.momentum).reach(self.local_steps)
         if steps * self.smoothing > 1:
+            names = ("lr", "server_lr", *["momentum"] * bool(self.momentum))
+            others = ", ".join(f"{self.key(name)} = {getattr(self, name):g}" for name in names)
             found.append(
-                f"{self.key('smoothing')} = {self.smoothing:g}: with {self.key('lr')} = {self.lr:g}, "
-                f"{self.key('server_lr')} = {self.server_lr:g} and local-steps = {self.local_steps} the server's x "
-                f"would be pulled beyond z: set at most {0.999 / steps:.3g}, or take shorter or fewer steps"
+                f"{self.key('smoothing')} = {self.smoothing:g}: with {others} and local-steps = {self.local_steps} the "
+                f"server's x would be pulled beyond z: set at most {0.999 / steps:.3g}, or take shorter or fewer steps"
             )
         return found
 

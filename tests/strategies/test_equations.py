@@ -124,6 +124,8 @@ def test_fess_gda_refuses_a_pull_beyond_z() -> None:
     FessGda(local_steps=10, lr=0.1, smoothing=0.9)
     with pytest.raises(StrategyError, check=has("fess-gda.smoothing = 1.1", "local-steps = 10", "at most 0.999")):
         FessGda(local_steps=10, lr=0.1, smoothing=1.1)
+    with pytest.raises(StrategyError, check=has("fess-gda.momentum = 0.9", "at most 0.241")):  # a path of 41.4 steps
+        FessGda(local_steps=10, lr=0.1, smoothing=0.9, momentum=0.9)
 
 
 @pytest.mark.slow
