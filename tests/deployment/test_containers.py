@@ -300,10 +300,10 @@ def test_they_train_though_a_hospital_is_stopped_and_started_between_two_rounds(
     quiet = run_at(RunConfig.parse(overrides | {"runs-dir": str(tmp_path / "quiet")}), nodes)
 
     assert len(set(engine.numbers(victim))) == 1, "its key makes it the same hospital"
-    for name in HOSPITALS:  # a query, ten rounds and the last evaluation, over the restart
+    for name in HOSPITALS:  # a query, ten rounds, the last evaluation and the last receipts, over the restart
         audit = engine(f"docker compose exec -T {name} edelweiss-site audit --state-dir=/state")
         lines = engine(f"docker compose exec -T {name} cat /state/audit.jsonl")
-        assert len(re.findall(r'"way":"(?:in|out)"', lines)) == 2 * 12, audit
+        assert len(re.findall(r'"way":"(?:in|out)"', lines)) == 2 * 13, audit
     engine(RESULTS)
     [folder] = (engine.folder / "results" / "runs").iterdir()
     rounds, expected = untimed(folder), untimed(quiet.folder)
@@ -329,7 +329,7 @@ def test_they_train_in_private_under_masks(engine: Engine, capsys: pytest.Captur
     engine(RUN.replace("rounds=10", keys), LONG)
     for name in HOSPITALS:
         lines = engine(f"docker compose exec -T {name} cat /state/audit.jsonl").splitlines()
-        sent = [line for line in map(json.loads, lines) if line["way"] == "out"][-4:]  # facts, two rounds, evaluation
+        sent = [line for line in map(json.loads, lines) if line["way"] == "out"][-4:]  # two rounds, evaluation, end
         assert {array["name"] for line in sent for array in line["arrays"]} == {"sum"}, sent
 
 
