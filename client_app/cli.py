@@ -22,6 +22,7 @@ COMMANDS = {
     "predict": "score patients with a model that your site has saved",
     "refuse": "refuse a waiting run, or withdraw from one that has begun",
     "runs": "show the waiting runs, and what each would compute and send",
+    "study": "draft a study file from your table",
 }
 """The commands. Each file has DESCRIPTION, declare(parser), which adds its options, and run(options), which returns the
 exit code, or None for 0."""

@@ -206,6 +206,11 @@ def _words(name: str) -> list[str]:
     return "".join(c.lower() if c.isalpha() else " " for c in spaced).split()
 
 
+def names_an_id(name: str) -> bool:
+    """Whether a column's name says that it identifies patients or stays."""
+    return not _NAMES.isdisjoint(_words(name))
+
+
 def look_like_visits(inputs: NDArray[np.float32]) -> bool:
     """Whether neighbouring rows are the same patient's: they agree in several columns far more often than others do.
 
