@@ -55,7 +55,7 @@ def draft(file: Path, label: str = "", patient: str = "") -> str:
     label
         The label column; empty: a line to fill in.
     patient
-        The patient column; empty: one that repeats identifiers and has a name like ``patient_id``, if there is one.
+        The patient column; empty: of the columns with a name like ``patient_id`` the one with the fewest values.
 
     Raises
     ------
@@ -68,7 +68,9 @@ def draft(file: Path, label: str = "", patient: str = "") -> str:
             text = f"{file}: no column {name!r} for --{key}; its columns: {', '.join(header)}"
             raise DataError(text, f"{file.name}: the {key} column is absent", key=key, value=name)
     table = {name: [row[place].strip() for row in rows] for place, name in enumerate(header)}
-    patient = patient or next((name for name in header if name != label and _identifies(name, table[name])), "")
+    named = [name for name in header if name != label and columns.names_an_id(name)]
+    # Of patients and their stays, the fewer are the patients; to count too few leaves out more.
+    patient = patient or min(named, key=lambda name: len({*table[name]}), default="")
     who = table[patient] if patient else [str(row) for row in range(len(rows))]
     classes, said = _label(table[label], who) if label else ([], ["# Name the label column, and check its texts."])
     lines = [HEAD, f"file = {_toml(file.name)}"]
@@ -83,6 +85,9 @@ def draft(file: Path, label: str = "", patient: str = "") -> str:
     dropped, kept = [], []
     for name in header:
         if name in (label, patient):
+            continue
+        if name in named:
+            dropped.append(f"    {_toml(name)},  # named like an identifier")
             continue
         found, why = _column(name, table[name], who, form.decimal, labels)
         if why:
@@ -134,10 +139,6 @@ def _read(file: Path) -> tuple[list[str], list[list[str]], Form]:
     return header, rows, form
 
 
-def _identifies(name: str, texts: list[str]) -> bool:
-    return columns.names_an_id(name) and len(set(texts)) > MANY
-
-
 def _patients(texts: list[str], who: list[str]) -> dict[str, set[str]]:
     """Return who has each text."""
     found = defaultdict(set)
@@ -184,7 +185,7 @@ def _column(name: str, texts: list[str], who: list[str], decimal: str, labels: I
         return [], "numbers too large for a feature, like identifiers"
     known = [] if labels is None else [labels]
     if (share >= 0.5 or not there) and (kind := columns.kind_of(name, values, known)) in DROPPED:
-        return [], f"seems to {kind[0]}"
+        return [], f"it seems: values {kind[0]}"
     found = _patients([canonical(text) for text in texts], who)
     often = sorted(text for text, them in found.items() if text not in MISSING and len(them) >= LEAST)
     if share >= 0.5:

@@ -94,3 +94,13 @@ def test_rows_of_one_patient_are_one(tmp_path: Path) -> None:
     text = drafted(tmp_path, rows)
     assert "aspirin" in text
     assert "mercury" not in text
+
+
+def test_no_identifier_is_told_where_few_patients_have_many_rows(tmp_path: Path) -> None:
+    rows = table("")
+    for place, row in enumerate(rows):
+        row += [f"stay-{place % 20}", f"person-{place % 5}"] if place else ["stay_id", "subject"]
+    text = drafted(tmp_path, rows)
+    assert 'patient = "subject"' in text
+    assert "stay-" not in text
+    assert "person-" not in text
