@@ -41,8 +41,9 @@ DROPPED = (
 )
 HEAD = f"""# A draft, written from one hospital's table: delete what does not belong, and confirm the rest.
 # Values of fewer than {LEAST} patients are left out. Ranges leave out {LEAST - 1} patients at each end, rounded.
-# Where no patient column is named, a row counts as a patient. Read it before you send it: the names of columns are the
-# table's own."""
+# Read it before you send it: the names of columns are the table's own."""
+NO_PATIENT = """# NO COLUMN SAYS WHOSE A ROW IS, so each counts as a patient. If patients have several rows, name
+# the column by --patient and draft anew: below may be words that one patient has, or the patients themselves."""
 
 
 def draft(file: Path, label: str = "", patient: str = "") -> str:
@@ -73,7 +74,7 @@ def draft(file: Path, label: str = "", patient: str = "") -> str:
     patient = patient or min(named, key=lambda name: len({*table[name]}), default="")
     who = table[patient] if patient else [str(row) for row in range(len(rows))]
     classes, said = _label(table[label], who) if label else ([], ["# Name the label column, and check its texts."])
-    lines = [HEAD, f"file = {_toml(file.name)}"]
+    lines = [HEAD, *([] if patient else [NO_PATIENT]), f"file = {_toml(file.name)}"]
     if file.suffix.lower() not in READERS:
         lines += [f"delimiter = {_toml(form.delimiter)}  # found", f'decimal = "{form.decimal}"  # found']
     if patient:

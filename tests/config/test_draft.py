@@ -56,6 +56,7 @@ def test_the_draft_of_a_dirty_table_is_what_reads_it(tmp_path: Path, kind: str) 
     assert {"age", "crp"} <= features
     assert not {"admitted", "mrn", "patient_id", "died"} & features
     assert (study.patient == "patient_id") == (kind == "patients")
+    assert ("NO COLUMN SAYS WHOSE" in text) == (kind not in ("patients", "ids"))
     assert "leprosarium" not in text
     if kind == "categories":  # what the draft leaves out, a person adds
         text = text.replace('"icu"', '"leprosarium", "icu"')
