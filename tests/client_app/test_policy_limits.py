@@ -14,7 +14,7 @@ import torch
 
 from edelweiss.client_app.handlers import HANDLERS
 from edelweiss.common import Value
-from edelweiss.datasets import Samples
+from edelweiss.datasets import Facts, Samples
 from edelweiss.problems import PROBLEMS
 from edelweiss.server_app.console import Progress
 from edelweiss.server_app.coordinator import coordinate
@@ -132,6 +132,29 @@ def test_a_batch_counts_patients_and_not_their_samples(tmp_path: Path, size: int
     advice = "as patients have several samples here" if size >= FEWEST else "raise it to at least 10, and higher where"
     refused = "computed from fewer than 10 patients" in said and advice in said
     assert refused != told
+
+
+@pytest.mark.parametrize("private", [False, True])
+def test_with_differential_privacy_batches_may_be_of_few(tmp_path: Path, private: bool) -> None:
+    """Each patient's part is clipped and noised: how many there are is no protection, and is not asked."""
+    budget = {"privacy": {"epsilon": 20.0}} if private else {}
+    hospital = Hospital(tmp_path, *table(400, seed=0, positives=200), **budget)
+    with hospital.run(**{"batch_size": 4, "local_steps": 1, **({"dp.epsilon": 4.0} if private else {})}) as grid:
+        said = train(grid)
+    assert said == "no evaluation" if private else "computed from fewer than 10 patients" in said
+
+
+@pytest.mark.parametrize("private", [False, True])
+def test_with_differential_privacy_a_patient_may_come_or_go(tmp_path: Path, private: bool) -> None:
+    """The difference of two answers is about one, and noised as each of them."""
+    keys: dict[str, Value] = {"dp.epsilon": 4.0} if private else {}
+    features, labels = table(400, seed=0, positives=200)
+    hospital = Hospital(tmp_path, features, list(labels))
+    assert isinstance(hospital.described(), Facts)
+    write_table(hospital.data, features[1:], list(labels[1:]))
+    hospital.node["policy"] = site_toml(tmp_path, **({"privacy": {"epsilon": 20.0}} if private else {}))
+    said = hospital.described(**keys)
+    assert isinstance(said, Facts) if private else "differ by fewer than 20 patients" in str(said)
 
 
 @pytest.mark.parametrize(
