@@ -154,7 +154,7 @@ def test_with_differential_privacy_a_patient_may_come_or_go(tmp_path: Path, priv
     write_table(hospital.data, features[1:], list(labels[1:]))
     hospital.node["policy"] = site_toml(tmp_path, **({"privacy": {"epsilon": 20.0}} if private else {}))
     said = hospital.described(**keys)
-    assert isinstance(said, Facts) if private else "differ by fewer than 20 patients" in str(said)
+    assert isinstance(said, Facts) if private else "differ by fewer than" in str(said)
 
 
 @pytest.mark.parametrize(
