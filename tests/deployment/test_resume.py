@@ -63,15 +63,13 @@ def test_a_server_app_that_is_killed(tmp_path: Path) -> None:
             # A round is stored once that costs a small share of the run's time: on a fast machine some rounds later.
             processes.until((folder / "state.safetensors").exists)
             os.kill(status(folder)["process"], signal.SIGKILL)
-            # The SuperLink takes a minute to notice, the folder seconds; the run can go on then.
-            processes.until(lambda: status(folder)["status"] == "lost")
+            # The SuperLink takes a minute to notice; the run can go on before that.
             go_on = [*submit, "--run-config", f'resume="{folder}"']
             resumed.append(executor.submit(followed, go_on, folder, 0))
 
         code, said = followed([*submit, "--run-config", str(settings)], folder, 1, kill)
         assert code == 4, said
         assert said.splitlines()[-1].startswith("error: the run is lost"), said
-        assert "SIGKILL" in said
         code, said = resumed[0].result()
         assert code == 0, said
         found = re.search(r"resumes after round (\d+) of", said)
