@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -67,17 +67,32 @@ class Browser:
         return str(self._ask("element", using="css selector", value=selector)[ELEMENT])
 
     def click(self, selector: str) -> None:
-        """Click an element."""
-        self._ask(f"element/{self.find(selector)}/click")
+        """Click what leads to another page, and wait for that."""
+        with self._leaving():
+            self._ask(f"element/{self.find(selector)}/click")
+
+    @contextmanager
+    def _leaving(self) -> Iterator[None]:
+        """Wait for the next page: Chromium may return before it has begun."""
+        self.js("window.left = true")
+        yield
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            with suppress(AssertionError):  # between two pages there is none to ask
+                if self.js("return window.left === undefined && document.readyState === 'complete'"):
+                    return
+            time.sleep(0.02)
+        raise AssertionError("no other page came")
 
     def fill(self, selector: str, text: str) -> None:
         """Type into an element."""
         self._ask(f"element/{self.find(selector)}/value", text=text)
 
-    def keys(self, *keys: str) -> None:
-        """Press keys one after another, wherever the focus is."""
+    def keys(self, *keys: str, leads: bool = False) -> None:
+        """Press keys one after another, wherever the focus is; wait for another page if they lead to one."""
         pressed = [{"type": kind, "value": key} for key in keys for kind in ("keyDown", "keyUp")]
-        self._ask("actions", actions=[{"type": "key", "id": "keyboard", "actions": pressed}])
+        with self._leaving() if leads else nullcontext():
+            self._ask("actions", actions=[{"type": "key", "id": "keyboard", "actions": pressed}])
 
     def text(self) -> str:
         """Return the page's visible text."""

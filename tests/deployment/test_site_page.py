@@ -68,14 +68,14 @@ def test_the_keyboard_is_enough(opened: tuple[SitePage, Browser]) -> None:
     page.note("32")
     window.cdp("Network.clearBrowserCookies")
     window.open(f"{page.url}/login?next=/runs/32")
-    window.keys(*"anna", TAB, *PASSWORD, ENTER)
+    window.keys(*"anna", TAB, *PASSWORD, ENTER, leads=True)
     assert "What leaves" in window.text()
     for _ in range(40):
         window.keys(TAB)
         if window.js("return document.activeElement.value") == "approved":
             break
     assert window.js("return getComputedStyle(document.activeElement).outlineStyle") != "none", "it is seen"
-    window.keys(SPACE)
+    window.keys(SPACE, leads=True)
     assert page.decision("32") == "approved"
 
 
