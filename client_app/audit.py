@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edelweiss.common import FieldError, record_in, records_in
-from edelweiss.common.files import json_in, opened, read_json
+from edelweiss.common.files import json_in, locked, opened, read_json, write_private
 
 if TYPE_CHECKING:
     from typing import BinaryIO
@@ -232,6 +232,8 @@ def acknowledge(folder: Path, problem: str) -> Path:
 def keep_receipts(folder: Path, ticket: Ticket, ticket_hash: bytes, own: str, receipts: Iterable[bytes]) -> None:
     """Store the latest receipts of a run's sites, those that their sites have signed.
 
+    An older one, or another of the same line, takes no later one's place: a question may bring what it likes.
+
     Parameters
     ----------
     folder : Path
@@ -261,11 +263,14 @@ def keep_receipts(folder: Path, ticket: Ticket, ticket_hash: bytes, own: str, re
             "its state is older than what it has answered: its operator has to look into it",
         )
     file = folder / RECEIPTS / f"{ticket.serial}.json"
-    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    content = {"own": own, "sites": {name: asdict(receipt) for name, receipt in signed.items()}}
-    draft = file.with_name(f".{file.name}")
-    draft.write_text(json.dumps(content), encoding="utf-8")
-    os.replace(draft, file)
+    with locked(file.with_name("lock")):
+        try:
+            known = read_json(file)["sites"]
+        except (OSError, ValueError, LookupError):
+            known = {}
+        newer = {n: asdict(one) for n, one in signed.items() if n not in known or one.line > known[n]["line"]}
+        if newer:
+            write_private(file, json.dumps({"own": own, "sites": {**known, **newer}}).encode())
 
 
 def contents(content: RecordDict, arrays: list[dict[str, Any]]) -> dict[str, Any]:

@@ -9,7 +9,6 @@ tell something of one site.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import logging
 import secrets
@@ -26,13 +25,14 @@ from edelweiss.client_app.errors import RefusedError
 from edelweiss.client_app.policy.tickets import identity
 from edelweiss.client_app.privacy.ledger import RECENT
 from edelweiss.client_app.request import EvaluateRequest, SumsRequest, TrainRequest
-from edelweiss.common.files import write_private
+from edelweiss.common.files import locked, reason, write_private
 from edelweiss.federation.masks import SHARE, Chains, KeyShare, MaskError, exchange_of
 from edelweiss.federation.messages import OutgoingReply
 from edelweiss.federation.seals import SEAL, content_hash, hash_of, key_hash
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
+    from contextlib import AbstractContextManager
     from typing import Any
 
     from edelweiss.client_app.request import Request
@@ -60,7 +60,9 @@ class _State:
     place: int = -1  # of the last answer in the run, see `Masking._place`
     question: str = ""  # its hash
     ends: int = 0  # when the ticket ends, in seconds since 1970
-    before: str = ""  # the hash of the state before; what is written is checked against a seal, see `Masking._sealed`
+    before: str = (
+        ""  # the hash of the state before; what is written is checked against a seal, see `Masking._require_sealed`
+    )
     at: float = 0.0  # when it was written, in seconds since 1970
 
 
@@ -189,13 +191,9 @@ class Masking:
 
     # ------------------------------------------------------------------ the file
 
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _locked(self) -> AbstractContextManager[None]:
         """Let one process at a time change the state."""
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with (self._folder / "lock").open("a") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
+        return locked(self._folder / "lock")
 
     def _read(self) -> tuple[_State | None, Integers | None]:
         """Return the state, None without one, and the last answer.
@@ -240,7 +238,10 @@ class Masking:
         """Say outside the folder which state is the latest, and when the file system saw it: no copy keeps that."""
         lasting = {name: seal for name, seal in self._seals().items() if seal["ends"] > time.time()}
         own = {"hash": sha256(head).hexdigest(), "changed": self._file.stat().st_ctime_ns, "ends": state.ends}
-        write_private(self._seal, json.dumps({**lasting, self._file.name: own}).encode())
+        try:
+            write_private(self._seal, json.dumps({**lasting, self._file.name: own}).encode())
+        except OSError as error:
+            raise RefusedError(f"its seal of secure aggregation cannot be written: {reason(error)}") from None
 
     def _require_sealed(self, head: bytes, state: _State) -> None:
         """Check that the state is the latest, or the one after it, whose process did not live to seal it."""

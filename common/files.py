@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import re
@@ -129,6 +130,15 @@ def write_private(file: Path, content: bytes, *, once: bool = False) -> bool:
     finally:
         os.close(place)
     return True
+
+
+@contextmanager
+def locked(file: Path) -> Iterator[None]:
+    """Let one process at a time, and one thread of it, do what follows; the file, in a private folder, stays."""
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with file.open("a") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 STATES = ("asked", "answered", "away", "awaits approval")
 LONGEST_NAME = 100  # most characters of the name that a site gives itself
 NAMED = 5  # sites named in a line about many
+MOST_FAULTS = 10  # faults of seals that are logged for a site
 SHORTEST_WAIT, GROWTH, LONGEST_WAIT = 0.01, 1.1, 1.0  # seconds until the first poll for replies, and between polls
 NEARLY = 0.95  # share of the time to a phase's previous first reply after which polls are frequent again
 LOOK, QUICK_LOOK = 5.0, 0.5  # seconds between polls of the connected nodes; the second while a site is away
@@ -61,7 +62,7 @@ class Delivery:
         self._undecided: dict[Site, str] = {}  # sites whose operators have not decided, by the names that they give
         self._since: dict[int, str] | None = None  # when each node was started; empty if the engine does not say
         self._interrupted: Callable[[], bool] = getattr(self.grid, "interrupted", lambda: False)
-        self._faults: set[tuple[Site, str]] = set()  # of seals, as logged
+        self._faults: dict[Site, set[str]] = {}  # of seals, as logged
         self._took: dict[str, float] = {}  # seconds to the previous first reply of each phase
 
     def is_away(self, site: Site) -> bool:
@@ -215,9 +216,10 @@ class Delivery:
             self.say(f"the operator of site {name!r} has decided")
 
     def _say_fault(self, site: Site, fault: str) -> None:
-        """Log, once, that an answer counts as none."""
-        if (site, fault) not in self._faults:
-            self._faults.add((site, fault))
+        """Log that an answer counts as none: once for each reason, which anybody may have written, and not for ever."""
+        known = self._faults.setdefault(site, set())
+        if fault not in known and len(known) < MOST_FAULTS:
+            known.add(fault)
             self.say(f"an answer in the name of site {site.name!r} counts as none: {fault}; the site is asked again")
 
     def _back(self, site: Site, text: str) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import secrets
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -48,6 +49,15 @@ SEAL = "seal"
 QUESTION, ANSWER = "edelweiss/question/1", "edelweiss/answer/1"
 NONCE = 16  # bytes
 SIGNATURE = ECDSA(hashes.SHA384())
+
+
+UNREADABLE = (KeyError, TypeError, ValueError, UnsupportedAlgorithm)
+"""What is raised by keys and signatures that are none; an unknown curve has an error of its own."""
+
+
+def _is_end(line: object, head: object) -> bool:
+    """Whether these are a number of lines and the hash of the last; without a log 0 and nothing."""
+    return type(line) is int and line >= 0 and isinstance(head, str) and bool(re.fullmatch("|[0-9a-f]{64}", head))
 
 
 def joined(*parts: bytes | str | int) -> bytes:
@@ -215,9 +225,9 @@ class Receipt:
             name, answer = ticket.name_of(key_hash(public)), bytes.fromhex(receipt.answer)
             said = question.statement(key_hash(public), answer, receipt.line, receipt.head)
             public.verify(bytes.fromhex(receipt.signature), said, SIGNATURE)
-        except (ValueError, TypeError, AttributeError, KeyError, InvalidSignature):
+        except (*UNREADABLE, AttributeError, RecursionError, InvalidSignature):
             return None
-        return (name, receipt) if name is not None else None
+        return (name, receipt) if name is not None and _is_end(receipt.line, receipt.head) else None
 
 
 # ---------------------------------------------------------------------- at the coordinator
@@ -279,7 +289,7 @@ class Seals:
         try:
             key, salt, line, head, signature = (seal[name] for name in ("key", "salt", "line", "head", "signature"))
             public: Any = load_der_public_key(key)
-            if not isinstance(public, EllipticCurvePublicKey) or not isinstance(head, str) or type(line) is not int:
+            if not isinstance(public, EllipticCurvePublicKey) or not _is_end(line, head):
                 return "its seal cannot be read"
             sealed = plain(question.content, SEAL, ConfigRecord)
             asked = Question(
@@ -290,7 +300,7 @@ class Seals:
             )
             hashed = hash_of(salt, content_hash(answer.content))
             public.verify(signature, asked.statement(key_hash(public), hashed, line, head), SIGNATURE)
-        except (KeyError, TypeError, ValueError):
+        except UNREADABLE:
             return "its seal cannot be read"
         except InvalidSignature:
             return "its seal is of another answer, question, run or site"

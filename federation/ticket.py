@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from edelweiss.common import FieldError, alike, shorter
+from edelweiss.common import FieldError, alike, printable, shorter
 from edelweiss.common.files import TEXT, read_file, reason
 from edelweiss.common.schema import is_file_name
 
@@ -86,7 +86,7 @@ def read(text: str) -> Ticket:
         return Ticket.model_validate_json(_bytes(text.partition(".")[0]))
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
+        where = printable(".".join(map(str, first["loc"])), 64)
         raise TicketError(f"the ticket cannot be read ({where or 'it'}: {first['msg']})", key="ticket") from None
     except ValueError:
         raise TicketError("the ticket cannot be read", key="ticket") from None
@@ -126,7 +126,11 @@ def ticket_hash(text: str) -> bytes:
 
 def config_hash(keys: Mapping[str, Value]) -> str:
     """Return the SHA-256 of a run-config, keys and values without the ticket; 1 and 1.0 are the same."""
-    equal = {key: float(value) if isinstance(value, int) else value for key, value in keys.items() if key != "ticket"}
+    equal = {
+        key: float(value) if isinstance(value, int) and float(value) == value else value  # beyond 2^53 some are none
+        for key, value in keys.items()
+        if key != "ticket"
+    }
     return hashlib.sha256(repr(sorted(equal.items())).encode()).hexdigest()
 
 

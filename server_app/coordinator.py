@@ -238,14 +238,14 @@ def _play(
         summed=summed(config, problem, every.site) if every else None,
     )
     arrays = unpack(rounds.play().arrays)
-    if seals:
-        bring_receipts(exchange, state.key, progress)
     model.note(arrays)
     if strategy.personalised and strategy.exchanges:
         model.note_body(arrays["x"], start)
     if isinstance(problem, NetworkProblem):
         noised = recorder.records[-1].get("noised") if recorder.records else None
         recorder.evidence = evidence_of(config, problem, recorder.scores, arrays, other, test, noised)
+    if seals:
+        bring_receipts(exchange, state.key, progress)
     return arrays, {site.name: to_record(facts) for site, facts in sites.items()}
 
 

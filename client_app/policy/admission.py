@@ -14,6 +14,7 @@ from edelweiss.client_app.policy.preview import preview
 from edelweiss.client_app.policy.records import DAY, RunRecord
 from edelweiss.client_app.policy.suppression import counts_by_class, few_of_a_class, patients
 from edelweiss.client_app.request import EvaluateRequest
+from edelweiss.common.files import locked
 from edelweiss.config.resume import lasting
 from edelweiss.datasets import DataError
 from edelweiss.federation.ticket import config_hash
@@ -49,6 +50,11 @@ def admit(site: OpenSite, incoming: Incoming, request: Request | None, serial: i
     DataError
         If the policy is strict and the table has likely mistakes.
     """
+    with locked(site.records.folder / "lock"):  # of two processes, one begins a run that may begin once
+        return _admit(site, incoming, request, serial)
+
+
+def _admit(site: OpenSite, incoming: Incoming, request: Request | None, serial: int) -> bool:
     policy, key = site.policy, str(incoming.config.get("run", ""))
     if site.guarded and policy.strict and not site.node.names_label:
         raise RefusedError("this site names no label column, and its policy does not let a run choose one (strict)")

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import threading
 import time
+from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,8 +26,8 @@ from edelweiss.common import Value
 from edelweiss.config import ConfigError, RunConfig
 from edelweiss.federation import RunError, pack
 from edelweiss.federation.fingerprint import fingerprint
-from edelweiss.federation.seals import SEAL, Question, Seals
-from edelweiss.federation.ticket import TicketError, private_key, read, require_signed, ticket_hash
+from edelweiss.federation.seals import SEAL, Question, Receipt, Seals
+from edelweiss.federation.ticket import TicketError, config_hash, private_key, read, require_signed, ticket_hash
 from edelweiss.federation.wire import reply
 from edelweiss.lab.cli import main
 from edelweiss.server_app.console import Progress
@@ -153,6 +157,26 @@ def test_a_ticket_is_good_for_one_run_and_later_ones_need_later_tickets(study: S
     assert asked(study, third, study.seals(third)) == ""
 
 
+def test_of_two_processes_that_begin_a_run_with_one_ticket_one_does(
+    study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are held where they have seen that the ticket is new, for as long as the other may come, too."""
+    met, plain = threading.Barrier(2), Records.latest_serial
+
+    def held(self: Records) -> int:
+        found = plain(self)
+        with contextlib.suppress(threading.BrokenBarrierError):
+            met.wait(1.0)
+        return found
+
+    monkeypatch.setattr(Records, "latest_serial", held)
+    job = study.signed()
+    with ThreadPoolExecutor() as pool:
+        said = sorted(pool.map(lambda _: asked(study, job, study.seals(job)), range(2)))
+    assert said[0] == ""
+    assert "used for another run" in said[1]
+
+
 def test_a_seal_is_for_one_question_copy_and_ticket(study: Study) -> None:
     """A site's answer is bound to what it was asked, by whom, in which run; so is the executor's question."""
     job = study.signed()
@@ -237,13 +261,26 @@ def by_a_stranger(grid: Intruded, question: Message, answer: Message) -> Message
     return _sealed_with(str(file), grid, question, answer)
 
 
-def _sealed_with(key: str, grid: Intruded, question: Message, answer: Message) -> Message:
+def of_an_unknown_curve(grid: Intruded, question: Message, answer: Message) -> Message:
+    content = copied(answer)
+    seal = dict(content[SEAL].items())  # type: ignore[union-attr]
+    p384, unknown = bytes.fromhex("06052b81040022"), bytes.fromhex("06052b81040077")  # the last arc: no such curve
+    content[SEAL] = ConfigRecord(seal | {"key": seal["key"].replace(p384, unknown)})  # type: ignore[union-attr]
+    return _to(answer, content)
+
+
+def with_a_head_that_is_no_hash(grid: Intruded, question: Message, answer: Message) -> Message:
+    """The site signs it itself; all sites would get it with each later question."""
+    return _sealed_with(str(grid.node_configs[0]["key"]), grid, question, answer, head="\x01" * 10_000)
+
+
+def _sealed_with(key: str, grid: Intruded, question: Message, answer: Message, head: str = "") -> Message:
     content = copied(answer)
     del content[SEAL]
     if "arrays" in content:
         content["arrays"] = pack({"x": torch.full((2,), 1e3)})
     asked = Question.of(_to(question, copied(question)), ticket_hash(grid.config.ticket))
-    content[SEAL] = asked.answered(content, read_key(key), 0, "")
+    content[SEAL] = asked.answered(content, read_key(key), 0, head)
     return _to(answer, content)
 
 
@@ -275,6 +312,8 @@ ATTACKS: Sequence[Callable[..., Any]] = (
     sealed_refusal,
     by_the_other_site,
     by_a_stranger,
+    of_an_unknown_curve,
+    with_a_head_that_is_no_hash,
     replayed,
     failure,
 )
@@ -398,6 +437,19 @@ def test_what_is_no_ticket_is_a_mistake(text: str) -> None:
         require_signed(text, ["0" * 64])
 
 
+def test_nothing_of_an_unsigned_ticket_makes_a_line_of_the_log(study: Study) -> None:
+    values = read(study.signed().ticket).model_dump() | {"x\x1b[2J\nERROR forged": 1}
+    text = urlsafe_b64encode(json.dumps(values).encode()).decode().rstrip("=")
+    with pytest.raises(TicketError, match="forged") as error:
+        read(f"{text}.e30")
+    assert str(error.value).isprintable()
+
+
+def test_a_ticket_fixes_whole_numbers_that_are_no_floats() -> None:
+    assert config_hash({"seed": 2**53}) != config_hash({"seed": 2**53 + 1})
+    assert config_hash({"seed": 1}) == config_hash({"seed": 1.0})
+
+
 # ---------------------------------------------------------------------- receipts
 
 
@@ -451,21 +503,39 @@ def test_a_log_that_loses_lines_is_seen_by_the_coordinator(study: Study) -> None
     assert any("audit log has" in line for line in heard)
 
 
+def receipt(seals: Seals, message: Message, study: Study, line: int, head: str = "5") -> Receipt:
+    """Return the first site's receipt for its answer to a question."""
+    seals.seal(message)
+    answer = RecordDict({"a": ConfigRecord({"b": 1})})
+    asked = Question.of(message, seals.ticket_hash)
+    answer[SEAL] = asked.answered(answer, read_key(str(study.nodes[0]["key"])), line, head * 64)
+    assert seals.fault(message, reply(answer, message)) == ""
+    return seals.receipts["east"]
+
+
+def test_an_older_receipt_takes_no_later_ones_place(study: Study, tmp_path: Path) -> None:
+    """Nor does another of the same line, nor none: whoever replays a question brings those of its time."""
+    job = study.signed()
+    ticket, known = read(job.ticket), ticket_hash(job.ticket)
+    message = Message(RecordDict({"config": ConfigRecord({"round": 1})}), 1, "train")
+    older, later = (receipt(study.seals(job), message, study, line) for line in (3, 9))
+    other = receipt(study.seals(job), message, study, 9, "6")
+    for brought in ([older], [later], [older], [], [other]):
+        keep_receipts(tmp_path, ticket, known, "north", [each.pack() for each in brought])
+    kept = json.loads((tmp_path / RECEIPTS / f"{ticket.serial}.json").read_text())
+    assert (kept["sites"]["east"]["line"], kept["sites"]["east"]["head"]) == (9, "5" * 64)
+
+
 def test_receipts_that_no_site_has_signed_are_not_kept(study: Study, tmp_path: Path) -> None:
     job = study.signed()
     ticket, known = read(job.ticket), ticket_hash(job.ticket)
     message = Message(RecordDict({"config": ConfigRecord({"round": 1})}), 1, "train")
-    seals = study.seals(job)
-    seals.seal(message)
-    answer = RecordDict({"a": ConfigRecord({"b": 1})})
-    asked = Question.of(message, known)
-    answer[SEAL] = asked.answered(answer, read_key(str(study.nodes[0]["key"])), 5, "head")
-    assert seals.fault(message, reply(answer, message)) == ""
-    genuine = seals.receipts["east"]
+    genuine = receipt(study.seals(job), message, study, 5)
     keep_receipts(tmp_path / "kept", ticket, known, "north", [genuine.pack()])
     assert list((tmp_path / "kept" / RECEIPTS).iterdir())
-    forged = [replace(genuine, line=4), replace(genuine, head="other"), replace(genuine, node=2)]
-    packed = [*(receipt.pack() for receipt in forged), b"", b"{}", b"\xff"]
+    forged = [replace(genuine, line=4), replace(genuine, head="0" * 64), replace(genuine, node=2)]
+    forged.append(replace(genuine, key=genuine.key.replace("06052b81040022", "06052b81040077")))  # an unknown curve
+    packed = [*(each.pack() for each in forged), b"", b"{}", b"\xff", b"[" * 200_000]
     keep_receipts(tmp_path / "forged", ticket, known, "north", packed)
     keep_receipts(tmp_path / "forged", ticket, b"another run", "north", [genuine.pack()])
     assert not (tmp_path / "forged").exists()
