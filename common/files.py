@@ -134,9 +134,9 @@ def write_private(file: Path, content: bytes, *, once: bool = False) -> bool:
 
 @contextmanager
 def locked(file: Path) -> Iterator[None]:
-    """Let one process at a time, and one thread of it, do what follows; the file, in a private folder, stays."""
+    """Let one process at a time, and one thread of it, do what follows; the file, its owner's alone, stays."""
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with file.open("a") as handle:
+    with os.fdopen(os.open(file, os.O_RDWR | os.O_CREAT, 0o600)) as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 
