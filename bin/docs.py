@@ -28,6 +28,7 @@ from edelweiss.common import Value, allowed, choices  # noqa: E402
 from edelweiss.common.overrides import toml_value  # noqa: E402
 from edelweiss.config import RunConfig, SiteConfig  # noqa: E402
 from edelweiss.config.keys import Keys  # noqa: E402
+from edelweiss.config.notify import Notify  # noqa: E402
 from edelweiss.config.tables import SHARED, tables  # noqa: E402
 from edelweiss.config.values import OneOf  # noqa: E402
 from edelweiss.federation import COUNT, FederatedStrategy  # noqa: E402
@@ -274,6 +275,11 @@ def privacy_keys() -> str:
     return policy_keys(Budget)
 
 
+def notify_keys() -> str:
+    """The keys of a site's notifications."""
+    return policy_keys(Notify)
+
+
 def _toml(value: Any) -> str:
     return json.dumps(value) if isinstance(value, list | dict) else toml_value(value)
 
@@ -287,6 +293,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "node-keys": node_keys,
     "policy-keys": policy_keys,
     "privacy-keys": privacy_keys,
+    "notify-keys": notify_keys,
 }
 
 if __name__ == "__main__":

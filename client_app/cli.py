@@ -16,6 +16,7 @@ COMMANDS = {
     "doctor": "test everything that join needs, and say how to fix what fails",
     "extract": "write your table from a database, by a query that you have approved",
     "join": "connect to a coordinator and answer its messages",
+    "notify": "send a test of the notifications in your settings",
     "password": "set who may open the site's page, and with which password",
     "peers": "print the rule that pins the other sites of a study; accept others in sums than before",
     "personalise": "train your own head on the body of a finished run",

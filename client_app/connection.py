@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field
 from edelweiss.common import ConfigError, Value, shorter
 from edelweiss.common.files import TEXT, read_file, read_toml, reason
 from edelweiss.config.node import SiteConfig
+from edelweiss.config.notify import Notify
 from edelweiss.web.server import address_of
 
 if TYPE_CHECKING:
@@ -64,8 +65,12 @@ class JoinConfig(SiteConfig):
                 raise ConfigError("policy", [f"{shorter(file)} cannot be read: {reason(error)}"]) from None
             for table in ("policy", "privacy"):
                 values.pop(table, None)  # which `client_app.policy` reads
+        notify, wrong = Notify.of(values.pop("notify", {}))
         values |= options
         config, problems = cls.checked(values)
+        problems += wrong
+        if notify and not values.get("state-dir"):
+            problems.append("notify: it needs a state-dir, where it is noted what you were told")
         if not values.get("superlink"):
             problems.append("superlink is missing: name the coordinator, as in 'coordinator.example.org:9092'")
         if bool(values.get("insecure")) == bool(values.get("root-certificates")):

@@ -30,9 +30,11 @@ from edelweiss.client_app.fleet import (
     connected,
     public_half,
 )
+from edelweiss.client_app.notify.beside import notices_beside
 from edelweiss.client_app.page.beside import Connection, page_beside
 from edelweiss.common import ConfigError, record_in
 from edelweiss.common.memory import keep_freed_memory
+from edelweiss.config.notify import Notify
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -274,6 +276,7 @@ def join(config: JoinConfig) -> int:
     certificates = read_certificates(config.root_certificates) if config.root_certificates else None
     key = read_key(config.key) if config.key and not config.insecure else None
     certificate = read_certificate(config.certificate, key) if key else None
+    notify = Notify.read(config.policy)
     stop, known = Stop(), Acquainted(config, key)
     stop.listen()
     log.info("release %s; joining %s as %s", fingerprint(), config.superlink, config.name or "the name of its data")
@@ -290,6 +293,8 @@ def join(config: JoinConfig) -> int:
         noted = Connection(config)
         if config.page:
             stack.enter_context(page_beside(config))
+        if notify:
+            stack.enter_context(notices_beside(config, notify))
         try:
             while not stop:
                 try:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from edelweiss.client_app.connection import JoinConfig
     from edelweiss.web.page import Form
 
-SECRET = re.compile(r"^(.*(?:seed|compare-patients)[^=\n]*=).*$", re.MULTILINE)  # rules whose value is shown to nobody
+SECRET = re.compile(r"^(.*(?:seed|compare-patients|webhook)[^=\n]*=).*$", re.MULTILINE)  # shown to nobody
 NEWEST = 500  # lines of the audit log on a page; the files have all
 LONGEST = 500  # characters of a comment
 DOCTOR = 300.0  # seconds

@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import os
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from edelweiss.client_app.beside import kept
 from edelweiss.common import ConfigError
 from edelweiss.common.files import read_json
 from edelweiss.web.accounts import Accounts
@@ -25,8 +23,7 @@ log = logging.getLogger("edelweiss")
 
 ROLES = ("look", "decide")
 FIRST = "operator"  # who gets a password when nobody has one
-AGAIN = 5.0  # seconds until a page that ended is started again
-ENDS = 5.0  # seconds that it has to end
+ENDS = 5.0  # seconds that the page has to end
 
 
 def accounts_in(state_dir: str) -> Accounts:
@@ -87,34 +84,6 @@ def page_beside(config: JoinConfig) -> Iterator[None]:
     if not accounts.everybody():
         password = accounts.set(FIRST, ROLES[-1])
         log.info("page: name %s, password %s (said once; edelweiss-site password sets others)", FIRST, password)
-    ended = threading.Event()
-    process: list[subprocess.Popen[str]] = []
     text = json.dumps(config.model_dump(by_alias=True, exclude_defaults=True))
-
-    def keep() -> None:
-        while not ended.is_set():
-            command = [sys.executable, "-m", "edelweiss.client_app.page.process"]
-            try:
-                process[:] = [subprocess.Popen(command, stdin=subprocess.PIPE, text=True, start_new_session=True)]
-                stream = process[0].stdin
-                assert stream is not None
-                with suppress(OSError):
-                    stream.write(text + "\n")
-                    stream.flush()
-                code: object = process[0].wait()
-            except OSError as error:
-                code = error
-            if not ended.is_set():
-                log.warning("the page ended (%s); runs go on, and it is started again", code)
-            ended.wait(AGAIN)
-
-    thread = threading.Thread(target=keep, daemon=True)
-    thread.start()
-    try:
+    with kept("the page", "edelweiss.client_app.page.process", text, ends=ENDS):
         yield
-    finally:
-        ended.set()
-        for one in process:
-            one.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                one.wait(ENDS)

@@ -205,7 +205,7 @@ class Policy(Keys):
 
     @classmethod
     def _parse(cls, table: dict[str, Any], privacy: dict[str, Any], beside: dict[str, Any], path: str) -> Policy:
-        rules, known = cls.keys(), {"policy", "privacy", *JoinConfig.keys()}
+        rules, known = cls.keys(), {"policy", "privacy", "notify", *JoinConfig.keys()}
         wrong = [
             f"{key}: it is a rule outside the table [policy]: move it below that line"
             if key in rules
