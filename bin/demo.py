@@ -59,7 +59,7 @@ def main() -> int:
         state = folder / "hospital-c" / "state"
         print(f"  {sys.executable} -m edelweiss.client_app.cli runs --state-dir {state}")
         print(f"  {sys.executable} -m edelweiss.client_app.cli approve RUN --state-dir {state}\n", flush=True)
-        page = [sys.executable, "-m", "edelweiss.lab.cli", "dashboard", "--superlink", control]
+        page = [sys.executable, "-m", "edelweiss.lab.cli", "dashboard", "--superlink", control, "--insecure"]
         page += ["--runs-dir", str(folder / "runs"), "--accounts", str(folder / "accounts.json")]
         page += ["--page", os.environ.get("EDELWEISS_DEMO_PAGE", "127.0.0.1:0")]
         served = stack.enter_context(started(page, environment, cwd=REPO))

@@ -22,6 +22,7 @@ from edelweiss.client_app.sums import layout_of
 from edelweiss.common import shown
 from edelweiss.config import MISTAKES
 from edelweiss.config.plug_ins import not_known, packages_of
+from edelweiss.federation.fingerprint import release
 from edelweiss.federation.masks import SHARE
 from edelweiss.federation.messages import OutgoingReply
 from edelweiss.federation.seals import SEAL, Question, key_hash
@@ -190,7 +191,8 @@ def _admitted(
 def _refusal(error: Exception, context: Context) -> OutgoingReply:
     """Log a mistake and return its public version as a reply."""
     _log_once(str(error), context.run_id)
-    return OutgoingReply.records(error={"site": _own_name(context), "message": getattr(error, "public", str(error))})
+    said = {"message": getattr(error, "public", str(error)), "release": release()}
+    return OutgoingReply.records(error={"site": _own_name(context)} | said)
 
 
 def _own_name(context: Context) -> str:

@@ -24,8 +24,11 @@ if TYPE_CHECKING:
     from edelweiss.federation.seals import Seals
     from edelweiss.federation.sites import Site
 
-STATES = ("asked", "answered", "away", "awaits approval")
+    Noted = Callable[[Site, str, Mapping[str, str]], None]
+
+STATES = ("asked", "answered", "refused", "broke", "away", "awaits approval")
 LONGEST_NAME = 100  # most characters of the name that a site gives itself
+LONGEST = 500  # most characters of a reason that a site or Flower gives
 NAMED = 5  # sites named in a line about many
 MOST_FAULTS = 10  # faults of seals that are logged for a site
 SHORTEST_WAIT, GROWTH, LONGEST_WAIT = 0.01, 1.1, 1.0  # seconds until the first poll for replies, and between polls
@@ -52,8 +55,8 @@ class Delivery:
     say: Callable[[str], None]  # logs that a site goes away or is back
     seals: Seals | None = None  # seals questions; an answer that its site did not seal counts as none
     approval_timeout: float = 0.0  # seconds to wait for operators to approve the run
-    # called with a site, its new state (see `STATES`), and the name that it gives itself if it has
-    noted: Callable[[Site, str, str], None] = lambda site, state, name: None
+    # called with a site, its new state (see `STATES`), and what it says of itself: name, release, why it refuses
+    noted: Noted = lambda site, state, said: None
     waiting: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
@@ -127,7 +130,7 @@ class Delivery:
                         ask_at = time.monotonic() + pause_to_ask
                         continue
                     self._decided_at(site)
-                    self.noted(site, "answered", "")
+                    self.noted(site, *_kind(answer))
                     arrived.append((site, question, answer))
             wait = SHORTEST_WAIT if arrived else min(wait * GROWTH, LONGEST_WAIT)
             if not arrived:
@@ -159,7 +162,7 @@ class Delivery:
         for message, identifier in zip(messages, self.grid.push_messages(messages), strict=True):
             if identifier:
                 waiting[identifier] = message
-                self.noted(self.addressee(message), "asked", "")
+                self.noted(self.addressee(message), "asked", {})
             else:
                 away.append(self._gone(message))
         return waiting, away
@@ -201,7 +204,7 @@ class Delivery:
         if (site := self.addressee(message)) not in self._away:
             self._away.add(site)
             self.say(f"site {site.name!r} is away; it is asked again when it is back")
-            self.noted(site, "away", "")
+            self.noted(site, "away", {})
         return message
 
     def _undecided_at(self, site: Site, name: str) -> None:
@@ -209,7 +212,7 @@ class Delivery:
         if site not in self._undecided:
             self._undecided[site] = printable(name, LONGEST_NAME) or site.name
             self.say(f"site {self._undecided[site]!r} waits for its operator's approval")
-        self.noted(site, "awaits approval", self._undecided[site])
+        self.noted(site, "awaits approval", {"name": self._undecided[site]})
 
     def _decided_at(self, site: Site) -> None:
         if name := self._undecided.pop(site, ""):
@@ -226,6 +229,16 @@ class Delivery:
         if site in self._away:
             self._away.discard(site)
             self.say(f"site {site.name!r} {text}")
+
+
+def _kind(answer: Message) -> tuple[str, dict[str, str]]:
+    """Return a site's state after an answer, and what the answer says of the site."""
+    if answer.has_error():
+        return "broke", {"reason": printable(answer.error.reason or "it gave no reason", LONGEST)}
+    if refusal := record_in(answer.content, "error", ConfigRecord):
+        said = {"name": "site", "release": "release", "reason": "message"}
+        return "refused", {key: printable(str(refusal.get(own, "")), LONGEST) for key, own in said.items()}
+    return "answered", {}
 
 
 def _copies(messages: Sequence[Message]) -> list[Message]:

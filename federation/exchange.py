@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from flwr.app import ArrayRecord, ConfigRecord, Message
 
 from edelweiss.common import printable, record_in
-from edelweiss.federation.delivery import Delivery, named
+from edelweiss.federation.delivery import LONGEST, Delivery, named
 from edelweiss.federation.errors import (
     AwaitsApprovalError,
     BadReplyError,
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import numpy as np
     from flwr.serverapp import Grid
 
+    from edelweiss.federation.delivery import Noted
     from edelweiss.federation.seals import Seals
     from edelweiss.federation.sites import Site
 
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
     """Parses a reply, given the site and the message; raises BadReplyError or BadValuesError."""
 
 R = TypeVar("R")
-
-LONGEST = 500  # most characters of a reason that a site or Flower gives
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +75,7 @@ class Exchange:
     seals: Seals | None = None  # see `Delivery`; None in a run without a ticket
     # see `Delivery`
     approval_timeout: float = 0.0
-    noted: Callable[[Site, str, str], None] = lambda site, state, name: None
+    noted: Noted = lambda site, state, said: None
     bytes_down: int = 0
     bytes_up: int = 0
     by_node: dict[int, Site] = field(init=False)

@@ -69,7 +69,7 @@ def stoppable() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        raise RunError("the run was stopped before its end") from None
+        raise RunError("stopped: before its end") from None
     finally:
         finished.set()
 

@@ -115,7 +115,9 @@ def _coordinate(
     started = time.monotonic()
     loaded, seals = check(config, simulated=isinstance(grid, LocalGrid)), seals_of(config)
     record = loaded.start.record if loaded.start else ""
-    folder = RunFolder.again(config) if config.resume else RunFolder.new(config, record)
+    run = getattr(grid, "run", None)  # Flower's; the local engine has none
+    number = run.run_id if run else 0
+    folder = RunFolder.again(config, number) if config.resume else RunFolder.new(config, record, number)
     recorder = Recorder(config, progress, folder.path, Tracking(config, folder.path, progress.warn))
     state = RunState(folder, recorder, grid)
     if config.resume:

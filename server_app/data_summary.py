@@ -66,6 +66,7 @@ def ask(config: RunConfig, exchange: Exchange, run: str) -> tuple[dict[int, Fact
         if wrong:
             raise BadReplyError(in_a_line(wrong))
         facts = from_record(Facts, record)
+        exchange.noted(site, "answered", {"name": facts.name})
         if exchange.seals and facts.name != (sealed := exchange.seals.names[site.node_id]):
             raise BadReplyError(f"it calls itself {facts.name!r}, and the ticket {sealed!r}")
         if masked and isinstance(share := plain(answer.content, SHARE, ConfigRecord).get(SHARE), bytes):

@@ -63,6 +63,8 @@ class RunFolder:
         Of the run.
     key : str
         The run's key at the sites; empty for a new one.
+    number : int
+        Flower's number of the run, by which a SuperLink stops it; 0 in the local engine.
 
     Attributes
     ----------
@@ -74,7 +76,7 @@ class RunFolder:
         A hash of everything that a resumed run must match.
     """
 
-    def __init__(self, path: Path, config: RunConfig, key: str = "") -> None:
+    def __init__(self, path: Path, config: RunConfig, key: str = "", number: int = 0) -> None:
         self.path, self.key = path, key or secrets.token_hex(16)
         self._bound = {"run": self.key, "app": fingerprint(), "config": lasting(config)}
         self.bound = hashlib.sha256(json.dumps(self._bound, sort_keys=True).encode()).hexdigest()
@@ -84,11 +86,12 @@ class RunFolder:
         self._lock = lock
         _locks.add(lock)
         _tell_executor(path)
-        self.note("running", process=os.getpid(), host=socket.gethostname())
+        more = {"flower-run": str(number)} if number else {}
+        self.note("running", process=os.getpid(), host=socket.gethostname(), **more)
 
     @classmethod
-    def new(cls, config: RunConfig, record: str = "") -> RunFolder:
-        """Create a new folder; ``record`` is a comment for its config.toml.
+    def new(cls, config: RunConfig, record: str = "", number: int = 0) -> RunFolder:
+        """Create a new folder; ``record`` is a comment for its config.toml, ``number`` Flower's of the run.
 
         Raises
         ------
@@ -98,7 +101,7 @@ class RunFolder:
             If it cannot be created.
         """
         try:
-            folder = cls(_new_folder(as_path(config.runs_dir), config), config)
+            folder = cls(_new_folder(as_path(config.runs_dir), config), config, number=number)
             (folder.path / "config.toml").write_text(record + config.to_toml(), encoding="utf-8")
         except OSError as error:
             text = f"runs-dir = {shown(config.runs_dir)}: no run folder can be made there ({reason(error)})"
@@ -106,8 +109,8 @@ class RunFolder:
         return folder
 
     @classmethod
-    def again(cls, config: RunConfig) -> RunFolder:
-        """Open the folder that ``resume`` names.
+    def again(cls, config: RunConfig, number: int = 0) -> RunFolder:
+        """Open the folder that ``resume`` names; ``number`` is Flower's of the run.
 
         Raises
         ------
@@ -124,7 +127,7 @@ class RunFolder:
         if wrong:
             raise ConfigError("run-config", [f"resume = {shown(config.resume)}: {text}" for text in wrong])
         try:
-            return cls(path, config, str(_status(path)["run"]))
+            return cls(path, config, str(_status(path)["run"]), number)
         except OSError as error:
             text = f"resume = {shown(config.resume)}: it cannot be opened ({reason(error)})"
             raise RunError(text, key="resume", value=config.resume) from None
@@ -201,10 +204,15 @@ def _tell_executor(path: Path) -> None:
             os.close(int(pipe))
 
 
+def folder_name(run_name: str) -> str:
+    """Return what the folder of a run with this name is called."""
+    return re.sub(r"[^\w.+-]+|^\.+$", "-", run_name)  # nor "." and "..", which are other folders
+
+
 def _new_folder(root: Path, config: RunConfig) -> Path:
     what = config.dataset if PROBLEMS[config.problem].needs_data else config.problem
     name = config.run_name or f"{datetime.now():%Y%m%d-%H%M%S}-{config.algorithm}-{what}"
-    name = re.sub(r"[^\w.+-]+|^\.+$", "-", name)  # nor "." and "..", which are other folders
+    name = folder_name(name)
     if config.run_name and os.path.lexists(root / name):
         _give_way(root / name, config)
     for suffix in ("", *(f"-{number}" for number in range(2, 1000 if not config.run_name else 2))):

@@ -8,6 +8,8 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from email.parser import BytesParser
+from email.policy import HTTP
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, quote, urlsplit
@@ -167,18 +169,32 @@ def render(request: Request, template: str, status: int = 200, **values: object)
 
 
 async def form_of(request: Request) -> dict[str, str]:
-    """Read a form; the last value of a name counts."""
+    """Read a form; the last value of a name counts, and a file is its text."""
     body = b""
     try:
         async for part in request.stream():
             body += part
             if len(body) > FORM:
                 raise PageError(413, "Too large", f"A form may have {FORM:,} bytes.")
+        kind = request.headers.get("content-type", "")
+        if kind.startswith("multipart/form-data"):
+            return _parts(kind, body)
         return dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=1000))
     except (UnicodeDecodeError, ValueError):
         raise PageError(400, "Not a form", "What was sent cannot be read: open the page again.") from None
     except ClientDisconnect:
         raise PageError(400, "Not a form", "The connection was lost.") from None
+
+
+def _parts(kind: str, body: bytes) -> dict[str, str]:
+    """Read a form with files: the text of each by its field's name, empty where none was chosen."""
+    message = BytesParser(policy=HTTP).parsebytes(b"content-type: " + kind.encode("latin-1") + b"\r\n\r\n" + body)
+    found = {}
+    for part in message.iter_parts():
+        name, content = part.get_param("name", header="content-disposition"), part.get_payload(decode=True)
+        if isinstance(name, str) and isinstance(content, bytes):
+            found[name] = content.decode()
+    return found
 
 
 def application(page: Page) -> ASGIApp:

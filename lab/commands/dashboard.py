@@ -23,7 +23,12 @@ def takes(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--account", metavar="NAME:ROLE", help="add an account (role look or run), print its password")
     parser.add_argument("--superlink", default="", metavar="HOST:PORT", help="as for submit; else runs are run here")
-    parser.add_argument("--root-certificates", default="", metavar="ca.crt", help="whose certificates to trust")
+    parser.add_argument(
+        "--runs-there", default="", metavar="FOLDER", help="where the ServerApp has --runs-dir, if it is another path"
+    )
+    security = parser.add_mutually_exclusive_group()
+    security.add_argument("--root-certificates", default="", metavar="ca.crt", help="whose certificates to trust")
+    security.add_argument("--insecure", action="store_true", help="no encryption: on one machine only")
     parser.add_argument("--certificate", default="", metavar="operator.crt", help="what to show there")
     parser.add_argument("--key", default="", metavar="operator.key", help="the private key of --certificate")
     parser.add_argument("--study-key", default="", metavar="FILE", help="as for submit")
@@ -34,7 +39,7 @@ def takes(parser: argparse.ArgumentParser) -> None:
 def main(options: argparse.Namespace) -> int:
     """Serve the page until told to end; returns the exit code."""
     from edelweiss.common import ConfigError
-    from edelweiss.lab.commands.submit import Connection
+    from edelweiss.lab.commands.submit import Connection, unsafe
     from edelweiss.lab.dashboard.page import ROLES, Dashboard
     from edelweiss.lab.dashboard.superlink import SuperLink
     from edelweiss.web import Accounts, address_of, application, listen, serve, url_of
@@ -52,6 +57,8 @@ def main(options: argparse.Namespace) -> int:
             address = address_of(options.page)
         except ValueError as error:
             raise ConfigError("dashboard", [f"--page {options.page!r} {error}"]) from None
+        if wrong := unsafe(options):
+            raise ConfigError("dashboard", wrong)
         listening = listen(address)
     except ConfigError as error:
         print(error, file=sys.stderr)
@@ -66,7 +73,7 @@ def main(options: argparse.Namespace) -> int:
         if options.study_key:
             given |= {"--study-key": options.study_key, "--executor": options.executor, "--sites": options.sites}
         words += [word for option, value in given.items() if value for word in (option, value)]
-    dashboard = Dashboard(Path(options.runs_dir).expanduser().absolute(), link, tuple(words))
+    dashboard = Dashboard(Path(options.runs_dir).expanduser().absolute(), link, tuple(words), options.runs_there)
     print(f"the coordinator's page: {url_of(address, listening)}", flush=True)
     serve(application(dashboard.page(accounts)), listening)
     return 0

@@ -31,6 +31,8 @@ def main(options: argparse.Namespace) -> int:
     from edelweiss.common import ConfigError
 
     try:
+        if wrong := submit.unsafe(options):
+            raise ConfigError("resume", wrong)
         folder = resumable(options.run, Path(options.runs_dir).expanduser())
     except ConfigError as error:
         print(error, file=sys.stderr)

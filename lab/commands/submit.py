@@ -66,6 +66,13 @@ def main(options: argparse.Namespace) -> int:
     return run_at(connection, run_config)
 
 
+def unsafe(options: argparse.Namespace) -> list[str]:
+    """Say if nobody has chosen between certificates and no encryption."""
+    if not options.superlink or options.root_certificates or options.insecure:
+        return []
+    return [f"--superlink {options.superlink}: add --root-certificates ca.crt, or --insecure on one machine"]
+
+
 def login() -> str:
     """Return the name of the account that this process runs under; empty if it has none."""
     try:

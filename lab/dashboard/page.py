@@ -7,29 +7,32 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
-import tempfile
-from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from edelweiss.common import ConfigError, Value, to_toml
+from edelweiss.common import ConfigError, Value, shown
 from edelweiss.common.files import reason
-from edelweiss.lab.dashboard.runs import Shown, ago, all_runs, by_node
+from edelweiss.lab.dashboard.hospitals import hospitals
+from edelweiss.lab.dashboard.runs import Shown, all_runs
+from edelweiss.lab.dashboard.starts import Starts
 from edelweiss.lab.dashboard.superlink import SuperLink
+from edelweiss.server_app.run_folder import folder_name
 from edelweiss.web import Accounts, Page, PageError, act, public, render, view
 
 ROLES = ("look", "run")
-EXAMPLE = 'dataset = "site"\nsites = 3\nrounds = 40\n'
-EVERY, STREAM = 1.0, 60.0  # seconds between looks at a run, and until a browser has to show its session again
+EVERY, STREAM = 1.0, 60.0  # seconds between looks at what is live, and until a browser has to show its session again
 REPORT = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; sandbox"
+NUMBERS = ("rounds", "sites")  # fields of the form that are numbers
+FIELDS = ("run-name", "algorithm", "problem", "model", "dataset", *NUMBERS)
+
+Parts = Callable[[], Mapping[str, str]]
+"""Returns the changing parts of a page as HTML, by the ids of their elements."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +47,18 @@ class Dashboard:
         Where runs are submitted; without, they run on this machine.
     submitting : sequence of str
         Options of ``edelweiss submit`` for this SuperLink.
+    there : str
+        The folder's path where the ServerApp runs, if it is another one.
     """
 
     root: Path
     superlink: SuperLink | None
     submitting: tuple[str, ...] = ()
+    there: str = ""
+    starts: Starts = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "starts", Starts(self.root))
 
     def page(self, accounts: Accounts) -> Page:
         """Return the page."""
@@ -59,7 +69,9 @@ class Dashboard:
             [("/", "Runs"), ("/hospitals", "Hospitals")],
             [
                 view("/", self.runs),
+                view("/live", lambda request: live(request, self._runs(request))),
                 view("/hospitals", self.hospitals),
+                view("/hospitals/live", lambda request: live(request, self._hospitals(request))),
                 view("/new", self.form),
                 act("/new", self.start, role="run"),
                 view("/compare", self.compare),
@@ -71,7 +83,7 @@ class Dashboard:
     def _of_a_run(self) -> list[Route]:
         return [
             view("/runs/{name}", self.run),
-            view("/runs/{name}/live", self.live),
+            view("/runs/{name}/live", lambda request: live(request, self._run(request, self._shown(request).folder))),
             view("/runs/{name}/report", self.report),
             act("/runs/{name}/act", self.do, role="run"),
         ]
@@ -90,31 +102,46 @@ class Dashboard:
             raise PageError(404, "No such run", f"There is no run {name!r} in {self.root}.")
         return Shown.read(folder)
 
+    # ------------------------------------------------------------------ what is live
+
+    def _runs(self, request: Request) -> Parts:
+        text = rendering(request, "run-table.html")
+        return lambda: {"runs": text(runs=all_runs(self.root), starts=self.starts.pending(), root=self.root)}
+
+    def _run(self, request: Request, folder: Path) -> Parts:
+        names = ("actions", "status", "progress", "curves", "run-sites")
+        texts = {name: rendering(request, f"{name}.html") for name in names}
+
+        def parts() -> dict[str, str]:
+            run = Shown.read(folder)
+            nodes = self.superlink.nodes()[0] if self.superlink else []
+            sites = run.sites({each["node"]: each["name"] for each in nodes})
+            values = {"run": run, "sites": sites, "missing": run.missing(sites, nodes)}
+            return {name: text(**values) for name, text in texts.items()}
+
+        return parts
+
+    def _hospitals(self, request: Request) -> Parts:
+        text = rendering(request, "hospital-table.html")
+
+        def parts() -> dict[str, str]:
+            nodes, problems = self.superlink.nodes() if self.superlink else ([], [])
+            sites = hospitals(all_runs(self.root), nodes, every=self.superlink is None)
+            return {"hospitals": text(sites=sites, problems=problems)}
+
+        return parts
+
+    # ------------------------------------------------------------------ pages
+
     def runs(self, request: Request) -> Response:
         """Show all runs."""
-        return render(request, "runs.html", runs=all_runs(self.root), root=self.root)
+        return render(request, "runs.html", parts=self._runs(request)())
 
     def run(self, request: Request) -> Response:
         """Show one."""
-        shown = self._shown(request)
-        config = (shown.folder / "config.toml").read_text(encoding="utf-8", errors="replace")
-        report = (shown.folder / "report.html").is_file()
-        return render(request, "run.html", config=config, report=report, **parts(shown))
-
-    def live(self, request: Request) -> Response:
-        """Stream the changing part of a run's page."""
-        folder, template = self._shown(request).folder, request.app.state.templates.get_template("live.html")
-
-        async def events() -> AsyncIterator[str]:
-            before, ends = "", asyncio.get_running_loop().time() + STREAM
-            while asyncio.get_running_loop().time() < ends:
-                shown = await asyncio.to_thread(Shown.read, folder)
-                if (text := template.render(**parts(shown))) != before:
-                    before = text
-                    yield f"data: {json.dumps(text)}\n\n"
-                await asyncio.sleep(EVERY)
-
-        return StreamingResponse(events(), media_type="text/event-stream")
+        run = self._shown(request)
+        config = (run.folder / "config.toml").read_text(encoding="utf-8", errors="replace")
+        return render(request, "run.html", run=run, config=config, parts=self._run(request, run.folder)())
 
     def report(self, request: Request) -> Response:
         """Show the final report, which is a page of its own and runs no script."""
@@ -143,87 +170,125 @@ class Dashboard:
 
     def hospitals(self, request: Request) -> Response:
         """Show the hospitals: of the SuperLink, and what the latest run knows of them."""
-        nodes, problem = self.superlink.nodes() if self.superlink else ([], "")
-        runs = all_runs(self.root)
-        known: dict[str, dict[str, Any]] = {}
-        for run in reversed(runs):
-            known |= {node: each | {"running": run.status == "running"} for node, each in by_node(run.folder).items()}
-        listed = {each["node"]: each for each in nodes}
-        now = datetime.now().timestamp()
-        sites = []
-        for node in dict.fromkeys([*listed, *(known if not self.superlink else ())]):
-            link, own = listed.get(node, {}), known.get(node, {})
-            online = link.get("online")
-            sites.append(
-                {
-                    "name": link.get("name") or own.get("name") or f"number {node}",
-                    "connection": "connected" if online else "away" if link else "unknown",
-                    "tone": "good" if online else "bad" if link else "off",
-                    "since": local(str(link.get("since", ""))),
-                    "state": own.get("state", "") if own.get("running") else "",
-                    "release": "ours" if own.get("answered") else "",
-                    "answered": ago(own.get("answered"), now),
-                    "seconds": f"{own['seconds']:.2f}" if isinstance(own.get("seconds"), float) else "",
-                }
-            )
-        sites.sort(key=lambda site: str(site["name"]))
-        return render(request, "sites.html", sites=sites, problem=problem)
+        return render(request, "sites.html", parts=self._hospitals(request)())
 
     def form(self, request: Request) -> Response:
         """Show the form for a new run."""
-        return render(request, "new.html", config=EXAMPLE, wrong="")
+        return self._form(request, {"dataset": "site"} if self.superlink else {})
+
+    def _form(self, request: Request, given: Mapping[str, str], wrong: str = "") -> Response:
+        from edelweiss.config import RunConfig
+        from edelweiss.models import MODELS
+        from edelweiss.problems import PROBLEMS
+        from edelweiss.strategies import ALGORITHMS
+
+        choices = {"algorithm": sorted(ALGORITHMS), "problem": sorted(PROBLEMS), "model": sorted(MODELS)}
+        return render(
+            request,
+            "new.html",
+            422 if wrong else 200,
+            given=given,
+            wrong=wrong,
+            fields=FIELDS,
+            numbers=NUMBERS,
+            choices=choices,
+            defaults=RunConfig.parse({}).flat(),
+        )
 
     def start(self, request: Request, form: Mapping[str, str]) -> Response:
         """Check a run-config as the command line does, and start the run."""
-        text = form.get("config", "")
+        by = request.state.account.name
         try:
-            keys = checked(text) | {"started-by": request.state.account.name}
-            name = str(keys.get("run-name") or f"{datetime.now():%Y%m%d-%H%M%S}-{request.state.account.name}")
-            if (self.root / name).exists():
-                raise ConfigError("run-config", [f"run-name = {name!r}: there is a run of this name: choose another"])
-            if keys.get("runs-dir", "") and not self.superlink:
-                raise ConfigError("run-config", [f"runs-dir: this page starts runs in {self.root}: leave it out"])
-            self._launch(keys | {"run-name": name})
+            keys = checked(form) | {"started-by": by}
+            name = folder_name(str(keys.get("run-name") or f"{datetime.now():%Y%m%d-%H%M%S}-{by}"))
+            if (self.root / name).exists() or self.starts.starting(name):
+                raise ConfigError("run-config", [f"run-name = {shown(name)}: there is a run of this name"])
+            if keys.get("runs-dir") or keys.get("resume"):
+                raise ConfigError("run-config", [f"runs-dir, resume: this page starts new runs in {self.root}"])
+            self._launch(name, by, keys | {"run-name": name, "runs-dir": self.there or str(self.root)})
         except ConfigError as error:
-            return render(request, "new.html", 422, config=text, wrong=str(error))
+            return self._form(request, {**form, "config": form.get("file") or form.get("config", "")}, str(error))
         return RedirectResponse("/", 303)
 
     def do(self, request: Request, form: Mapping[str, str]) -> Response:
         """Stop or resume a run; who comes second is told."""
-        shown, wanted = self._shown(request), form.get("do", "")
+        run, wanted = self._shown(request), form.get("do", "")
         if wanted == "stop":
-            if shown.status != "running":
-                raise PageError(409, "It has ended", f"The run is {shown.status} since {shown.since}.")
-            if shown.state.get("host") != socket.gethostname():
-                text = f"It runs on {shown.state.get('host')}: stop it there, or with edelweiss-flower stop."
-                raise PageError(409, "Not on this machine", text)
-            os.kill(int(shown.state["process"]), signal.SIGINT)
+            if run.status != "running":
+                raise PageError(409, "It has ended", f"The run is {run.status} since {run.since}.")
+            self._stop(run)
         elif wanted == "resume":
-            if not shown.resumable:
-                raise PageError(409, "Nothing to resume", f"The run is {shown.status} since {shown.since}.")
-            self._launch({"resume": str(shown.folder.resolve())})
+            if not run.resumable or self.starts.starting(run.name):
+                raise PageError(409, "Nothing to resume", f"The run is {run.status} since {run.since}.")
+            folder = f"{self.there}/{run.name}" if self.there else str(run.folder.resolve())
+            self._launch(run.name, request.state.account.name, {"resume": folder})
         else:
             raise PageError(400, "Not possible", "A run can be stopped or resumed.")
-        return RedirectResponse(f"/runs/{shown.name}", 303)
+        return RedirectResponse(f"/runs/{run.name}", 303)
 
-    def _launch(self, keys: Mapping[str, Value]) -> None:
-        """Start the command line in a session of its own: the run goes on when this page ends."""
-        if not self.superlink and "resume" not in keys:
-            keys = {**keys, "runs-dir": str(self.root)}
+    def _stop(self, run: Shown) -> None:
+        """Stop a run at its SuperLink, or by its process on this machine.
+
+        Raises
+        ------
+        PageError
+            If neither is possible.
+        """
+        number, host, said = str(run.state.get("flower-run", "")), run.state.get("host"), ""
+        if self.superlink and number.isdecimal():
+            try:
+                self.superlink.stop(int(number))
+                return
+            except Exception as error:  # of httpx, ssl or flwr: also where it is another SuperLink's run
+                said = f"The SuperLink at {self.superlink.connection.address} did not stop it: {error}. "
+        if host != socket.gethostname():
+            raise PageError(409, "Not stopped", f"{said}It runs on {host}: stop it there.")
         try:
-            self.root.mkdir(parents=True, exist_ok=True)
-            handle, file = tempfile.mkstemp(".toml", "run-")
-            with os.fdopen(handle, "w", encoding="utf-8") as settings:
-                settings.write(to_toml(keys))
-            with (self.root / "dashboard.log").open("ab") as log:
-                command = [sys.executable, "-m", "edelweiss.lab.cli", *self.submitting, "--run-config", file]
-                subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+            os.kill(int(run.state["process"]), signal.SIGINT)
+        except ProcessLookupError:
+            raise PageError(409, "It has ended", f"{said}Its process is gone: the run has ended or is lost.") from None
+        except (OSError, LookupError, ValueError) as error:
+            raise PageError(409, "Not stopped", f"{said}Its process cannot be told: {reason(error)}") from None
+
+    def _launch(self, name: str, by: str, keys: Mapping[str, Value]) -> None:
+        try:
+            self.starts.start(name, by, self.submitting, keys)
         except OSError as error:
             raise PageError(500, "Not started", f"{self.root}: {reason(error)}") from None
 
 
-def checked(text: str) -> dict[str, Value]:
-    """Return the keys of a run-config in TOML, checked.
+def rendering(request: Request, template: str) -> Callable[..., str]:
+    """Return a function that renders a part of a page for who asks."""
+    found = request.app.state.templates.get_template(template)
+    page, session = request.app.state.page, request.state.session
+
+    def text(**values: object) -> str:
+        return str(
+            found.render(token=session.token, may=lambda role: page.accounts.allows(session.account, role), **values)
+        )
+
+    return text
+
+
+def live(request: Request, parts: Parts) -> Response:
+    """Stream the parts of a page that have changed."""
+
+    async def events() -> AsyncIterator[str]:
+        before: Mapping[str, str] = {}
+        yield "retry: 1000\n\n"
+        ends = asyncio.get_running_loop().time() + STREAM
+        while asyncio.get_running_loop().time() < ends:
+            now = await asyncio.to_thread(parts)
+            if new := {name: text for name, text in now.items() if text != before.get(name)}:
+                yield f"data: {json.dumps(new)}\n\n"
+            before = now
+            await asyncio.sleep(EVERY)
+
+    return StreamingResponse(events(), media_type="text/event-stream")
+
+
+def checked(form: Mapping[str, str]) -> dict[str, Value]:
+    """Return the keys of a form's fields and its TOML, checked.
 
     Raises
     ------
@@ -235,22 +300,22 @@ def checked(text: str) -> dict[str, Value]:
     from edelweiss.config import RunConfig, flatten
     from edelweiss.config.plug_ins import load_named
 
+    text = form.get("file") or form.get("config", "")
     try:
-        keys: dict[str, Value] = flatten(tomllib.loads(text))
+        keys: dict[str, Value] = flatten(tomllib.loads(text.replace("\r\n", "\n")))
     except ValueError as error:
         raise ConfigError("run-config", [f"it is no TOML: {error}"]) from None
+    wrong = []
+    for key in FIELDS:
+        if not (value := form.get(key, "").strip()):
+            continue
+        if key in NUMBERS and not (value.isascii() and value.isdecimal()):
+            wrong.append(f"{key} = {shown(value)}: must be a whole number")
+            continue
+        own: Value = int(value) if key in NUMBERS else value
+        if keys.setdefault(key, own) != own:
+            wrong.append(f"{key} = {shown(value)}: the TOML says {shown(keys[key])}: leave one out")
+    if wrong:
+        raise ConfigError("run-config", wrong)
     RunConfig.parse(load_named(keys))
     return keys
-
-
-def parts(shown: Shown) -> dict[str, Any]:
-    """Return what the template of a run's changing part takes."""
-    return {"run": shown, "curves": shown.curves(), "sites": shown.sites(), "missing": shown.missing()}
-
-
-def local(moment: str) -> str:
-    """Write Flower's time as this machine's."""
-    try:
-        return f"{datetime.fromisoformat(moment).astimezone():%Y-%m-%d %H:%M:%S}"
-    except ValueError:
-        return moment

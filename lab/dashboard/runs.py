@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +18,27 @@ from edelweiss.common.files import read_json, read_toml
 from edelweiss.config import flatten
 from edelweiss.federation.fingerprint import fingerprint
 from edelweiss.problems.metrics import HEADLINE, METRICS
+from edelweiss.server_app import about, site_status
 from edelweiss.server_app.console import volume
 from edelweiss.server_app.run_folder import ENDED_EARLY, mark_lost
-from edelweiss.server_app.site_status import FILE
 
 TONES = {"complete": "good", "running": "", "stopped": "warn", "failed": "bad", "lost": "bad"}
-SITE_TONES = {"answered": "good", "asked": "", "away": "bad", "awaits approval": "warn"}
+SITE_TONES = {
+    "answered": "good",
+    "asked": "",
+    "away": "bad",
+    "refused": "bad",
+    "broke": "bad",
+    "awaits approval": "warn",
+}
 RECENT = 10  # rounds whose mean time says how much is left
+MOST_POINTS, MOST_SITES = 400, 40  # of a curve, and thin ones of one picture
+KEPT = 50  # runs whose rounds are kept in memory
+MOST_RUNS = 4096  # whose keys, status and numbers of rounds are, as long as the files stay the same
+NUMBERS = ("seconds", "bytes-down", "bytes-up")  # of a round, besides its metrics
+
+Round = dict[str, Any]
+"""What is shown of a line of metrics.jsonl: `NUMBERS`, headline metrics, and these of each site under "sites"."""
 
 
 @dataclass(frozen=True)
@@ -29,23 +47,30 @@ class Shown:
 
     folder: Path
     state: dict[str, Any]
-    keys: dict[str, Any]
-    records: list[dict[str, Any]]
 
     @classmethod
     def read(cls, folder: Path) -> Shown:
-        """Read what is there of a run folder."""
+        """Read how a run stands; what else is shown of it is read when asked for."""
         try:
-            keys = flatten(read_toml(folder / "config.toml"))
+            found = (folder / "status.json").stat()
+            state = _ended(folder, found.st_ino, found.st_mtime_ns)
+        except (OSError, _RunningError):
+            state = mark_lost(folder)
+        return cls(folder, state)
+
+    @cached_property
+    def keys(self) -> dict[str, Any]:
+        """Its run-config."""
+        file = self.folder / "config.toml"
+        try:
+            return _keys(file, file.stat().st_mtime_ns)
         except (OSError, ValueError):
-            keys = {}
-        records = []
-        try:
-            for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
-                records.append(json.loads(line))
-        except (OSError, ValueError):  # not begun, or a line that is being written
-            pass
-        return cls(folder, mark_lost(folder), keys, [each for each in records if isinstance(each, dict)])
+            return {}
+
+    @cached_property
+    def records(self) -> Sequence[Round]:
+        """Its rounds so far."""
+        return _ROUNDS.of(self.folder / "metrics.jsonl")
 
     @property
     def name(self) -> str:
@@ -74,8 +99,12 @@ class Shown:
 
     @property
     def warnings(self) -> list[str]:
-        """What looks wrong with its training."""
-        return [str(each) for each in self.state.get("warnings", [])]
+        """What looks wrong with its data, and at its end with its training."""
+        try:
+            data = read_json(self.folder / about.FILE).get("data-warnings", [])
+        except (OSError, ValueError, AttributeError):
+            data = []
+        return [str(each) for each in (*data, *self.state.get("warnings", []))]
 
     @property
     def resumable(self) -> bool:
@@ -83,9 +112,19 @@ class Shown:
         return self.status in ENDED_EARLY and self.state.get("app") == fingerprint()
 
     @property
+    def report(self) -> bool:
+        """Whether it has a report."""
+        return (self.folder / "report.html").is_file()
+
+    @property
     def done(self) -> int:
         """Rounds that are written."""
-        return len(self.records)
+        file = self.folder / "metrics.jsonl"
+        try:
+            found = file.stat()
+            return _lines(file, found.st_mtime_ns, found.st_size)
+        except OSError:
+            return 0
 
     @property
     def rounds(self) -> int:
@@ -116,16 +155,12 @@ class Shown:
     @property
     def left(self) -> str:
         """How long it is going to take."""
-        if self.status != "running" or not self.records or self.done >= self.rounds:
+        if self.status != "running" or not self.records or len(self.records) >= self.rounds:
             return ""
-        seconds = self._pace * (self.rounds - self.done)
-        return (
-            f"{seconds:.0f} s"
-            if seconds < 100
-            else f"{seconds / 60:.0f} min"
-            if seconds < 6000
-            else (f"{seconds / 3600:.1f} h")
-        )
+        seconds = self._pace * (self.rounds - len(self.records))
+        if seconds < 100:
+            return f"{seconds:.0f} s"
+        return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
     @property
     def bytes(self) -> str:
@@ -134,22 +169,11 @@ class Shown:
         return f"{volume(down)} to the hospitals, {volume(up)} from them"
 
     def curves(self) -> list[dict[str, Any]]:
-        """Return a polyline for each headline metric."""
-        found = []
-        for name in HEADLINE:
-            values = [(i, each[name]) for i, each in enumerate(self.records) if isinstance(each.get(name), int | float)]
-            if not values:
-                continue
-            low, high = min(v for _, v in values), max(v for _, v in values)
-            width, height = max(1, len(self.records) - 1), (high - low) or 1.0
-            points = " ".join(f"{8 + 304 * i / width:.1f},{112 - 104 * (v - low) / height:.1f}" for i, v in values)
-            ends = {"first": values[0][1], "last": values[-1][1], "low": low, "high": high}
-            shown = {key: f"{value:.4g}" for key, value in ends.items()}
-            found.append({"label": METRICS[name].label, "points": points, "count": len(values), **shown})
-        return found
+        """Return a line for each headline metric, and thin ones of the sites, as in the report."""
+        return [found for name in HEADLINE if (found := _curve(name, self.records))]
 
-    def sites(self) -> list[dict[str, str]]:
-        """Return the state of each of its sites, by name; empty in the local engine."""
+    def sites(self, names: Mapping[str, str] = {}) -> list[dict[str, str]]:
+        """Return the state of each of its sites, by name, if known by node; empty in the local engine."""
         now, found = time.time(), []
         running = self.status == "running"
         for node, each in by_node(self.folder).items():
@@ -157,8 +181,9 @@ class Shown:
             found.append(
                 {
                     "node": node,
-                    "name": str(each.get("name", node)),
+                    "name": names.get(node) or str(each.get("name", node)),
                     "state": state,
+                    "reason": str(each.get("reason", "")),
                     "tone": SITE_TONES.get(state, "off"),
                     "since": ago(each.get("since"), now),
                     "answered": ago(each.get("answered"), now),
@@ -167,26 +192,127 @@ class Shown:
             )
         return sorted(found, key=lambda site: site["name"])
 
-    def missing(self) -> list[str]:
-        """Say whom the run waits for, if it waits."""
+    def missing(self, sites: Sequence[Mapping[str, str]], nodes: Sequence[Mapping[str, Any]] = ()) -> list[str]:
+        """Say whom the run waits for, if it waits: by its sites, and by the nodes of the SuperLink."""
         if self.status != "running":
             return []
-        sites = self.sites()
         away = [each["name"] for each in sites if each["state"] == "away"]
         waits = [each["name"] for each in sites if each["state"] == "awaits approval"]
         said = [f"Waits for the operator's approval at {', '.join(waits)}."] if waits else []
         if away:
             said.append(f"Away: {', '.join(away)}.")
-        wanted = self.keys.get("sites")
-        if not sites and self.keys.get("dataset") == "site" and self.keys.get("engine") != "local":
-            said.append(f"Waits until {wanted} hospitals are connected.")
+        if not sites and not self.records and self.keys.get("dataset") == "site" and self.keys.get("engine") != "local":
+            here = [each for each in nodes if each["online"]]
+            gone = [str(each["name"]) for each in nodes if not each["online"] and each["name"]]
+            known = f" {len(here)} are." if nodes else ""
+            known += f" Away: {', '.join(gone)}." if gone else ""
+            said.append(f"Waits until {self.keys.get('sites')} hospitals are connected.{known}")
         return said
+
+
+# ---------------------------------------------------------------------- rounds
+
+
+class _Rounds:
+    """The rounds of the runs that were looked at last, of which only new lines are read."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[Path, tuple[int, int, list[Round]]] = OrderedDict()  # inode, bytes read, rounds
+        self._lock = threading.Lock()
+
+    def of(self, file: Path) -> list[Round]:
+        """Return what is shown of each whole line of a file; empty without one."""
+        with self._lock:
+            try:
+                with file.open("rb") as stream:
+                    status = os.fstat(stream.fileno())
+                    inode, read, rounds = self._known.pop(file, (status.st_ino, 0, []))
+                    if inode != status.st_ino or read > status.st_size:  # a run that was resumed
+                        inode, read, rounds = status.st_ino, 0, []
+                    stream.seek(read)
+                    new = stream.read()
+            except OSError:
+                return []
+            whole = new[: new.rfind(b"\n") + 1]
+            try:
+                rounds = rounds + [_shown(json.loads(line)) for line in whole.splitlines()]
+                read += len(whole)
+            except (ValueError, AttributeError):  # somebody wrote into it
+                pass
+            self._known[file] = (inode, read, rounds)
+            while len(self._known) > KEPT:
+                self._known.popitem(last=False)
+            return rounds
+
+
+def _shown(record: dict[str, Any]) -> Round:
+    found = {name: record[name] for name in (*NUMBERS, *HEADLINE) if isinstance(record.get(name), int | float)}
+    sites = record.get("sites")
+    if isinstance(sites, dict):
+        own = {site: {name: each.get(name) for name in HEADLINE if name in each} for site, each in sites.items()}
+        found["sites"] = dict(list(own.items())[:MOST_SITES])
+    return found
+
+
+_ROUNDS = _Rounds()
+
+
+def _curve(name: str, records: Sequence[Round]) -> dict[str, Any]:
+    """Return the lines of a metric; empty if no round has it."""
+    every = max(1, -(-len(records) // MOST_POINTS))
+    thinned = [(i, each) for i, each in enumerate(records) if i % every == 0 or i == len(records) - 1]
+    whole = [(i, each[name]) for i, each in thinned if name in each]
+    if not whole:
+        return {}
+    names = dict.fromkeys(site for _, each in thinned for site in each.get("sites", {}))
+    sites = [[(i, each.get("sites", {}).get(site, {}).get(name)) for i, each in thinned] for site in names]
+    known = [[(i, value) for i, value in own if isinstance(value, int | float)] for own in sites]
+    low = min(value for line in (whole, *known) for _, value in line)
+    high = max(value for line in (whole, *known) for _, value in line)
+    width, height = max(1, len(records) - 1), (high - low) or 1.0
+
+    def points(line: Sequence[tuple[int, float]]) -> str:
+        return " ".join(f"{8 + 304 * i / width:.1f},{112 - 104 * (value - low) / height:.1f}" for i, value in line)
+
+    ends = {"first": whole[0][1], "last": whole[-1][1], "low": low, "high": high}
+    return {
+        "label": METRICS[name].label,
+        "points": points(whole),
+        "sites": [points(line) for line in known if line],
+        "count": len(records),
+        **{key: f"{value:.4g}" for key, value in ends.items()},
+    }
+
+
+class _RunningError(Exception):
+    """A run that has not ended: how it stands is never remembered."""
+
+
+@lru_cache(maxsize=MOST_RUNS)
+def _ended(folder: Path, inode: int, changed: int) -> dict[str, Any]:
+    state = mark_lost(folder)
+    if state.get("status") not in ("complete", *ENDED_EARLY):
+        raise _RunningError
+    return state
+
+
+@lru_cache(maxsize=MOST_RUNS)
+def _lines(file: Path, changed: int, size: int) -> int:
+    return file.read_bytes().count(b"\n")
+
+
+@lru_cache(maxsize=MOST_RUNS)
+def _keys(file: Path, changed: int) -> dict[str, Any]:
+    return dict(flatten(read_toml(file)))
+
+
+# ---------------------------------------------------------------------- folders
 
 
 def by_node(folder: Path) -> dict[str, dict[str, Any]]:
     """Return the content of sites.json."""
     try:
-        found = read_json(folder / FILE)
+        found = read_json(folder / site_status.FILE)
     except (OSError, ValueError):
         return {}
     return (

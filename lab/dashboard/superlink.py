@@ -1,10 +1,11 @@
-"""The hospitals that a SuperLink knows."""
+"""The hospitals that a SuperLink knows, and its runs' end."""
 
 from __future__ import annotations
 
 import ssl
 import threading
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,9 +15,14 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 from edelweiss.common.files import reason
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from flwr.supercore.control import ControlHttpClient
+
     from edelweiss.lab.commands.submit import Connection
 
 OLD = 3.0  # seconds after which the SuperLink is asked again
+TIMEOUT = 5.0  # seconds for an answer
 
 
 @dataclass
@@ -26,23 +32,38 @@ class SuperLink:
     connection: Connection
     names: str = ""
     _nodes: list[dict[str, Any]] = field(default_factory=list, init=False)
-    _problem: str = field(default="", init=False)
+    _problems: list[str] = field(default_factory=list, init=False)
     _asked: float = field(default=-1e9, init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
-    def nodes(self) -> tuple[list[dict[str, Any]], str]:
-        """Return each node's ``node``, ``name``, ``online`` and ``since``, and why the SuperLink does not answer."""
+    def nodes(self) -> tuple[list[dict[str, Any]], list[str]]:
+        """Return each node's ``node``, ``name``, ``online`` and ``since``, and what is wrong."""
         with self._lock:
             if time.monotonic() - self._asked > OLD:
+                self._problems = []
                 try:
-                    self._nodes, self._problem = self._ask(), ""
+                    self._nodes = self._ask()
                 except Exception as error:  # of httpx, ssl or flwr: a page shows it
-                    self._problem = f"The SuperLink at {self.connection.address} does not answer: {error}"
+                    said = f"The SuperLink at {self.connection.address} does not answer: {error}"
+                    self._problems.append(said + ("; what is shown is older" if self._nodes else ""))
                 self._asked = time.monotonic()
-            return self._nodes, self._problem
+            return self._nodes, self._problems
 
-    def _ask(self) -> list[dict[str, Any]]:
-        from flwr.proto.control_pb2 import ListNodesRequest
+    def stop(self, run: int) -> None:
+        """Stop a run, which then writes what it has reached.
+
+        Raises
+        ------
+        Exception
+            Of httpx, ssl or flwr: the SuperLink does not answer, or the run has ended.
+        """
+        from flwr.proto.control_pb2 import StopRunRequest
+
+        with self._client() as client:
+            client.StopRun(StopRunRequest(run_id=run))
+
+    @contextmanager
+    def _client(self) -> Iterator[ControlHttpClient]:
         from flwr.supercore.control import ControlHttpClient
         from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 
@@ -55,13 +76,19 @@ class SuperLink:
         client = ControlHttpClient(
             f"{scheme}://{own.address}",
             verify=context,
-            timeout=5,
+            timeout=TIMEOUT,
             interceptors=[RuntimeVersionHttpInterceptor(component_name="edelweiss dashboard")],
         )
         try:
-            nodes = client.ListNodes(ListNodesRequest()).nodes_info
+            yield client
         finally:
             client.close()
+
+    def _ask(self) -> list[dict[str, Any]]:
+        from flwr.proto.control_pb2 import ListNodesRequest
+
+        with self._client() as client:
+            nodes = client.ListNodes(ListNodesRequest()).nodes_info
         names = self._by_key()
         found = []
         for node in nodes:
@@ -72,12 +99,15 @@ class SuperLink:
         return found
 
     def _by_key(self) -> dict[bytes, str]:
-        found = {}
-        for file in sorted(Path(self.names).expanduser().glob("*.pub")) if self.names else ():
+        found: dict[bytes, str] = {}
+        folder = Path(self.names).expanduser()
+        if self.names and not folder.is_dir():
+            self._problems.append(f"{folder} is no folder: --sites names one with each hospital's NAME.pub")
+        for file in sorted(folder.glob("*.pub")) if self.names else ():
             try:
                 key = load_ssh_public_key(file.read_bytes())
             except (OSError, ValueError) as error:
-                self._problem = f"{file} is no public key: {reason(error)}"
+                self._problems.append(f"{file} is no public key: {reason(error)}")
                 continue
             found[key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).strip()] = file.stem
         return found

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import time
@@ -115,17 +117,75 @@ def test_it_shows_runs_their_report_and_how_they_compare(served: Served) -> None
 @pytest.mark.parametrize("path", ["/", "/runs/hostile", "/runs/hostile/live"])
 def test_names_full_of_html_are_text(served: Served, path: str) -> None:
     with served.browser().client.stream("GET", path) as response:
-        text = next(response.iter_text())
+        text = ""
+        for line in response.iter_lines():
+            text += line
+            if line.startswith("data: "):
+                break
     assert "alert(1)" in text
     assert "<script>alert" not in text
 
 
 def test_who_may_only_look_starts_and_stops_nothing(served: Served) -> None:
-    leo = served.browser("leo")
+    leo, before = served.browser("leo"), {*served.root.iterdir()}
     for path, form in {"/new": {"config": "rounds = 1"}, "/runs/hostile/act": {"do": "resume"}}.items():
         assert leo.post(path, **form).status_code == 403
     assert served.browser().client.post("/new", data={"token": "guessed", "config": "rounds = 1"}).status_code == 403
-    assert {each.name for each in served.root.iterdir() if each.is_dir()} == {"seed-0", "seed-1", "hostile"}
+    assert {*served.root.iterdir()} == before
+
+
+def test_the_form_and_a_toml_file_make_one_run_config(served: Served) -> None:
+    rita, before = served.browser(), {*served.root.iterdir()}
+    token = found(r'name="token" value="([^"]+)"', rita.client.get("/").text)
+    given = {"token": token, "algorithm": "coda", "rounds": "5", "config": "left = 'out'"}
+    for content, said in (("roundz = 4", "roundz"), ("rounds = 6", "the TOML says 6"), ("sites = 0", "sites")):
+        response = rita.client.post("/new", data=given, files={"file": ("run.toml", content, "application/toml")})
+        assert response.status_code == 422
+        wrong = response.text.partition("Nothing was started")[2].partition("<form")[0]
+        assert said in wrong
+        assert "left" not in wrong, "the file is in place of the text"
+        assert content in response.text.partition("<textarea")[2], "it can be mended"
+    assert {*served.root.iterdir()} == before
+
+
+def test_what_did_not_start_is_shown_with_the_reason(served: Served) -> None:
+    rita = served.browser()
+    config = 'dataset = "table"\ndata-file = "/nowhere/at-all.csv"\nlabel = "died"\nrun-name = "no start"\n'
+    assert rita.post("/new", config=config).status_code == 200
+    until(lambda: "not started" in rita.client.get("/").text)
+    text = rita.client.get("/").text
+    assert "at-all.csv" in text
+    assert "no-start" in text
+    assert not (served.root / "no-start").exists()
+
+
+@pytest.mark.parametrize(("host", "title"), [(socket.gethostname(), "It has ended"), ("elsewhere", "Not stopped")])
+def test_a_run_that_cannot_be_stopped_from_here_is_said(served: Served, host: str, title: str) -> None:
+    folder = served.root / "locked"
+    folder.mkdir(exist_ok=True)
+    (folder / "config.toml").write_text("rounds = 3\n")
+    with subprocess.Popen(["true"]) as gone:
+        gone.wait()
+    (folder / "status.json").write_text(json.dumps({"status": "running", "process": gone.pid, "host": host}))
+    lock = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        response = served.browser().post("/runs/locked/act", do="stop")
+    finally:
+        os.close(lock)
+    assert response.status_code == 409
+    assert title in response.text
+    assert "lost" in served.browser().client.get("/runs/locked").text, "and once nobody holds it, it is lost"
+
+
+@pytest.mark.parametrize("command", ["dashboard", "resume"])
+def test_nobody_talks_to_a_superlink_in_the_open_by_mistake(command: str, tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "edelweiss.lab.cli", command, "--superlink", "far.example:8000"]
+    words += ["--accounts", str(tmp_path / "accounts.json")] if command == "dashboard" else []
+    done = subprocess.run(words, cwd=REPO, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 2
+    assert "--root-certificates" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -146,9 +206,9 @@ def test_a_run_is_started_watched_stopped_and_resumed(served: Served) -> None:
     assert rita.post("/new", config=config + "report = false\nlocal-steps = 20\n").status_code == 200
     until(lambda: (served.root / "new" / "metrics.jsonl").exists())
     with rita.client.stream("GET", "/runs/new/live") as response:
-        seen = next(line for line in response.iter_lines() if line)
+        seen = next(line for line in response.iter_lines() if line.startswith("data: "))
     assert response.headers["content-type"].startswith("text/event-stream")
-    assert "rita" in json.loads(seen.removeprefix("data: "))
+    assert "rita" in json.loads(seen.removeprefix("data: "))["progress"]
     assert rita.post("/runs/new/act", do="stop").status_code == 200
     until(lambda: served.status("new") == "stopped")
     assert rita.post("/runs/new/act", do="stop").status_code == 409, "who comes second is told"

@@ -95,7 +95,7 @@ def test_in_a_simulation_the_thread_of_the_app_is_interrupted_and_waited_for() -
     tell_to_stop()
     assert ends[0] == "written"  # before the process ends
     thread.join(10)
-    assert ends == ["written", "the run was stopped before its end"]
+    assert ends == ["written", "stopped: before its end"]
 
 
 @pytest.mark.usefixtures("no_exit_handlers")
