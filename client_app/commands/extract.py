@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 from edelweiss.common.numbers import number
 
 if TYPE_CHECKING:
+    from edelweiss.config.extract import ExtractTable, Kind
     from edelweiss.config.study import StudyFile
 
 DESCRIPTION = (
-    "Run one query on your database, in a transaction that cannot write; show the query and what it returned, column "
-    "by column; after your yes write data.parquet into data-dir, a record beside it, and a line in the audit log. "
-    "Nothing leaves this machine."
+    "Run one query on your database or FHIR bulk export, which it cannot change; show the query and what it returned, "
+    "column by column; after your yes write data.parquet into data-dir, a record beside it, and a line in the audit "
+    "log. Nothing leaves this machine."
 )
 KEYS = ("study", "data-dir", "state-dir")
 
@@ -30,7 +31,10 @@ def seconds(text: str) -> float:
 def declare(parser: argparse.ArgumentParser) -> None:
     """Name the options."""
     add = parser.add_argument
-    add("--source", required=True, metavar="URL", help="the database, as in postgresql://reader@db.example.org/omop")
+    where = (
+        "the database, as in postgresql://reader@db.example.org/omop, or a FHIR bulk export, as in fhir:/data/export"
+    )
+    add("--source", required=True, metavar="URL", help=where)
     add("--policy", default="", metavar="SITE.toml", help="your settings, with study, data-dir and state-dir")
     add("--study", default="", help="the study file; its table [extract] has the query")
     add("--query", default="", metavar="FILE", help="a query of your own instead; it returns the same columns")
@@ -50,17 +54,18 @@ def run(options: argparse.Namespace) -> int:
     """Extract; return 1 if the operator says no."""
     from edelweiss.client_app.extract import ExtractError, extract, pending
     from edelweiss.client_app.extract.run import approved, hash_of, place_of
-    from edelweiss.client_app.extract.source import Source, one_statement, read_password
+    from edelweiss.client_app.extract.source import one_statement, read_password, source_at
     from edelweiss.common.files import as_path
     from edelweiss.config.study import read_study_file
 
-    source = Source.of(options.source)
+    source = source_at(options.source)
     site = settings(options)
     study_file = read_study_file(site["study"]) if site["study"] else None
     study = study_file.study() if study_file else None
-    query = one_statement(query_of(options.query, study_file, site["study"]))
-    if study_file and study_file.extract and study_file.extract.target and not options.query:
-        source = source.hashing()
+    asked = None if options.query else asked_of(study_file, site["study"], source.kind)
+    query = one_statement(query_of(options.query, study_file, site["study"], source.kind))
+    if asked:
+        source = source.asking(asked)
     password = read_password(options.password_file)
     folder, state_dir = as_path(site["data-dir"]), as_path(site["state-dir"])
     file = place_of(study, folder)
@@ -122,7 +127,20 @@ def settings(options: argparse.Namespace) -> dict[str, str]:
     return found
 
 
-def query_of(file: str, study: StudyFile | None, place: str) -> str:
+def asked_of(study: StudyFile | None, place: str, kind: Kind) -> ExtractTable | None:
+    """Return what a study asks of this kind of source, if it names concepts.
+
+    Raises
+    ------
+    ConfigError
+        If it names none for this kind.
+    """
+    if study is None or study.extract is None or study.extract.target is None:
+        return None
+    return study.extract.for_source(kind, Path(place).parent)
+
+
+def query_of(file: str, study: StudyFile | None, place: str, kind: Kind = "OMOP") -> str:
     """Return the query: the hospital's own file, or the study's.
 
     Raises
@@ -131,7 +149,8 @@ def query_of(file: str, study: StudyFile | None, place: str) -> str:
         If there is none.
     """
     from edelweiss.client_app.extract import ExtractError
-    from edelweiss.client_app.extract.omop import omop_query
+    from edelweiss.client_app.extract.fhir_tables import fhir_query
+    from edelweiss.client_app.extract.omop import study_query
     from edelweiss.config.extract import read_query
 
     if file:
@@ -141,8 +160,9 @@ def query_of(file: str, study: StudyFile | None, place: str) -> str:
         raise ExtractError(f"query: {what}: name a file with your query, as in --query cohort.sql")
     if study.extract.query_file:
         return read_query(Path(place).parent / study.extract.query_file)
-    if study.extract.target:
-        return omop_query(study.extract, study.label.column, study.patient or "patient", list(study.columns))
+    if asked := asked_of(study, place, kind):
+        write = fhir_query if kind == "FHIR" else study_query
+        return write(asked, study.label.column, study.patient or "patient", list(study.columns))
     return study.extract.query
 
 

@@ -3,6 +3,8 @@
 The two subtract dates in different ways. A date becomes text, which both write as 2026-03-01, its digits become year,
 month and day, and these the number of the day, by whole-number arithmetic alone. Events are joined to concept sets
 before that, by whole numbers, so that indexes on concepts and persons are used.
+
+For a FHIR export the same query follows definitions of OMOP's tables by FHIR's resources; concepts and units are texts.
 """
 
 from __future__ import annotations
@@ -26,17 +28,29 @@ MALE, FEMALE = 8507, 8532  # concepts of gender
 TARGET, OUTCOME = "target", "outcome"
 
 
-def omop_query(asked: ExtractTable, label: str, patient: str, columns: Sequence[str]) -> str:
+def study_query(
+    asked: ExtractTable,
+    label: str,
+    patient: str,
+    columns: Sequence[str],
+    title: str = "on OMOP CDM 5.4, for PostgreSQL and SQLite",
+    tables: str = "",
+) -> str:
     """Return the query.
 
     Parameters
     ----------
     asked
-        With target, outcome and features.
+        With target, outcome and features, for one kind of source.
     label, patient
         Names of two columns that it returns: 1 or 0, and the person's id.
     columns
         The features, in the order in which it returns them.
+    title
+        What it is on, for people.
+    tables
+        Definitions of OMOP's tables, whose concepts and units are texts; they may use the concept sets. Empty: the
+        database has the tables, with concept_ancestor.
     """
     target, outcome = asked.target, asked.outcome
     if target is None or outcome is None:
@@ -55,18 +69,21 @@ def omop_query(asked: ExtractTable, label: str, patient: str, columns: Sequence[
     shown = ",\n  ".join(
         f"{_feature(item, one)} AS {_name(name)}" for name, (item, one) in zip(columns, items.items(), strict=True)
     )
-    return f"""-- A prediction study on OMOP CDM 5.4, for PostgreSQL and SQLite. It only reads.
+    described = "its codes" if tables else "each concept and its descendants"
+    none = "'0'" if tables else "0"  # no unit
+    return f"""-- A prediction study {title}. It only reads.
 WITH
--- Concept sets: each concept and its descendants.
+-- Concept sets: {described}.
 concepts AS (
-{_joined(_concepts(item, one) for item, one in sets.items())}
+{_joined(_concepts(item, one, below=not tables) for item, one in sets.items())}
 ),
+{tables}\
 -- The look-back window of each feature, in days from the index date; units, and what a value is multiplied by.
 windows AS (
 {_joined(windows)}
 ),
 units AS (
-{_joined(_units(events)) or "  SELECT '' AS item, 0 AS unit, 1.0 AS factor"}
+{_joined(_units(events, text=bool(tables))) or f"  SELECT '' AS item, {none} AS unit, 1.0 AS factor"}
 ),
 people AS (
   SELECT DISTINCT t.person_id FROM {DOMAINS[target.of][0]} t
@@ -74,7 +91,7 @@ people AS (
 ),
 -- What was found of these persons, with its date as text.
 found AS (
-{_joined(_found(sets), " ALL")}
+{_joined(_found(sets, none), "" if tables else " ALL")}
 ),
 -- The date's year, month and day.
 dated AS (
@@ -138,7 +155,11 @@ def _joined(parts: Iterable[str], how: str = "") -> str:
     return f"\n  UNION{how}\n".join(parts)
 
 
-def _concepts(item: str, one: ConceptSet | Feature) -> str:
+def _concepts(item: str, one: ConceptSet | Feature, *, below: bool) -> str:
+    """Select a concept set, with what is below its concepts."""
+    if not below:
+        each = ", ".join(f"({_literal(concept)})" for concept in one.concepts)
+        return f"  SELECT '{item}' AS item, x.concept_id FROM (VALUES {each}) x (concept_id)"
     listed = ", ".join(map(str, one.concepts))
     each = " UNION ".join(f"SELECT {concept}" for concept in one.concepts)  # one without a row in concept_ancestor
     text = (
@@ -154,24 +175,29 @@ def _concepts(item: str, one: ConceptSet | Feature) -> str:
     return text
 
 
-def _units(events: Mapping[str, Feature]) -> list[str]:
+def _units(events: Mapping[str, Feature], *, text: bool) -> list[str]:
     return [
-        f"  SELECT '{item}' AS item, {int(unit)} AS unit, CAST({factor!r} AS DOUBLE PRECISION) AS factor"
+        f"  SELECT '{item}' AS item, {_literal(unit if text else int(unit))} AS unit, "
+        f"CAST({factor!r} AS DOUBLE PRECISION) AS factor"
         for item, one in events.items()
         for unit, factor in one.units.items()
     ]
 
 
-def _found(sets: Mapping[str, ConceptSet | Feature]) -> Iterator[str]:
-    """Yield a SELECT for each domain that is needed, and those of observation periods."""
+def _literal(value: int | str) -> str:
+    return str(value) if isinstance(value, int) else "'" + value.replace("'", "''") + "'"
+
+
+def _found(sets: Mapping[str, ConceptSet | Feature], none: str) -> Iterator[str]:
+    """Yield a SELECT for each domain that is needed, and those of observation periods; ``none``: no unit."""
     for domain, (table, concept, day) in DOMAINS.items():
         items = [item for item, one in sets.items() if one.of == domain]
         if not items:
             continue
         listed = ", ".join(f"'{item}'" for item in items)
-        value, unit, moment = "CAST(NULL AS DOUBLE PRECISION)", "0", "''"
+        value, unit, moment = "CAST(NULL AS DOUBLE PRECISION)", none, "''"
         if domain == "measurement":
-            value, unit = "CAST(t.value_as_number AS DOUBLE PRECISION)", "coalesce(t.unit_concept_id, 0)"
+            value, unit = "CAST(t.value_as_number AS DOUBLE PRECISION)", f"coalesce(t.unit_concept_id, {none})"
             moment = "coalesce(CAST(t.measurement_datetime AS TEXT), '')"
         yield (
             f"  SELECT t.person_id, c.item, CAST(t.{day} AS TEXT) AS date, t.{table}_id AS place, {moment} AS moment,\n"
@@ -181,8 +207,8 @@ def _found(sets: Mapping[str, ConceptSet | Feature]) -> Iterator[str]:
     for item, day in (("begin", "observation_period_start_date"), ("end", "observation_period_end_date")):
         yield (
             f"  SELECT t.person_id, '{item}', CAST(t.{day} AS TEXT), t.observation_period_id, '',\n"
-            "    CAST(NULL AS DOUBLE PRECISION), 0\n  FROM observation_period t WHERE t.person_id IN (SELECT person_id "
-            "FROM people)"
+            f"    CAST(NULL AS DOUBLE PRECISION), {none}\n  FROM observation_period t WHERE t.person_id IN (SELECT "
+            "person_id FROM people)"
         )
 
 

@@ -23,6 +23,7 @@ from edelweiss.common.files import read_json, reason
 from edelweiss.datasets.errors import examples
 
 if TYPE_CHECKING:
+    from edelweiss.client_app.extract.fhir import Export
     from edelweiss.client_app.extract.source import Source
     from edelweiss.datasets.site.study import Study
 
@@ -42,6 +43,7 @@ class Extraction:
     table: Table
     file: Path  # where it will be
     draft: Path
+    notes: tuple[str, ...] = ()  # on what was read, for people
 
     @property
     def query_hash(self) -> str:
@@ -60,6 +62,7 @@ class Extraction:
             "query": self.query,
             "rows": self.table.rows,
             "patients": self.table.patients,
+            "notes": list(self.notes),
             "columns": [asdict(column) for column in self.table.columns],
             "file": self.file.name,
             "file-sha256": _file_hash(self.draft),
@@ -67,6 +70,7 @@ class Extraction:
 
     def lines(self) -> Iterator[str]:
         """Yield a preview: rows, patients, and each column with its type and missing values."""
+        yield from self.notes
         table = self.table
         patients = f" of {table.patients:,} patients" if table.patients else ""
         yield f"{self.database}: {table.rows:,} rows{patients}, {len(table.columns)} columns, {self.seconds:.1f} s"
@@ -165,7 +169,7 @@ def pending(folder: Path) -> Iterator[Path]:
 
 
 def extract(
-    source: Source,
+    source: Source | Export,
     query: str,
     file: Path,
     drafts: Path,
@@ -192,7 +196,7 @@ def extract(
     parts = drafts / "parts"
     try:
         parts.mkdir()
-        with source.answer(query, timeout, password) as (database, answer):
+        with source.answer(query, timeout, password, drafts) as (database, answer):
             names = answer.columns
             patient = patient or (study.patient if study else "") or ("patient" if "patient" in names else "")
             wanted = [*(study.names() if study else ()), *([patient] if patient else ())]
@@ -203,7 +207,8 @@ def extract(
             table = write(names, answer.parts, parts, drafts / FILE, patient)
     except OSError as error:
         raise ExtractError(f"data-dir: {file.parent} cannot be written: {reason(error)}") from None
-    return Extraction(query, source.shown, database, began, time.monotonic() - started, table, file, drafts / FILE)
+    seconds = time.monotonic() - started
+    return Extraction(query, source.shown, database, began, seconds, table, file, drafts / FILE, answer.notes)
 
 
 def _file_hash(file: Path) -> str:

@@ -13,13 +13,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from edelweiss.common import closest, shorter
 from edelweiss.common.files import TEXT, as_path, is_file, read_file, reason
 
 if TYPE_CHECKING:
     from sqlalchemy import URL, Connection, Engine
+
+    from edelweiss.client_app.extract.fhir import Export
+    from edelweiss.config.extract import ExtractTable, Kind
 
 PASSWORD = "EDELWEISS_DATABASE_PASSWORD"
 ROWS = 20_000  # of a part: some ten MB as Python's objects
@@ -82,6 +85,7 @@ class Answer:
 
     columns: tuple[str, ...]
     parts: Iterator[Part]
+    notes: tuple[str, ...] = ()  # on what it was made of, for people
 
 
 @dataclass(frozen=True)
@@ -91,6 +95,7 @@ class Source:
     database: Database
     url: URL
     shown: str  # the address without anything secret
+    kind: ClassVar[Kind] = "OMOP"  # whose tables it has, for a study that names concepts
 
     @classmethod
     def of(cls, address: str) -> Source:
@@ -130,8 +135,8 @@ class Source:
             )
         return cls(database, url, str(url))
 
-    def hashing(self) -> Source:
-        """Return this source for a query of many steps: PostgreSQL then joins them by hashes.
+    def asking(self, asked: ExtractTable) -> Source:
+        """Return this for the query of a study, which has many steps: PostgreSQL then joins them by hashes.
 
         It has no statistics of a step's rows, takes them for one, and would go through all events for each person.
         """
@@ -141,7 +146,9 @@ class Source:
         return replace(self, database=replace(self.database, begin=begin))
 
     @contextmanager
-    def answer(self, query: str, timeout: float, password: str = "") -> Iterator[tuple[str, Answer]]:
+    def answer(
+        self, query: str, timeout: float, password: str = "", scratch: Path | None = None
+    ) -> Iterator[tuple[str, Answer]]:
         """Run a query; yield the database's name and version, and what it returns.
 
         The transaction cannot write, where the database knows such, and is rolled back in any case. It ends with an
@@ -157,7 +164,7 @@ class Source:
                 result = streamed.exec_driver_sql(query)
                 if not result.returns_rows:
                     raise ExtractError("query: it returns no rows; it must be one SELECT")
-                parts = _until(deadline, timeout, result.partitions(ROWS))
+                parts = until(deadline, timeout, result.partitions(ROWS))
                 yield version, Answer(tuple(map(str, result.keys())), parts)
                 result.close()
                 connection.rollback()
@@ -213,20 +220,35 @@ class Source:
         if password:
             text = text.replace(password, "***")
         if re.search("interrupted|statement timeout|call timeout|DPY-4024|timed out", text):
-            text = _late(timeout)
+            text = late(timeout)
         return ExtractError(f"{self.database.name}: {text}")
 
 
-def _late(timeout: float) -> str:
+def source_at(address: str) -> Source | Export:
+    """Return the database or the export at an address; raises `ExtractError` if there is none."""
+    from edelweiss.client_app.extract.fhir import PREFIX, Export
+
+    if address.startswith(PREFIX):
+        return Export.of(address)
+    if "://" not in address and as_path(address).is_dir():
+        raise ExtractError(f"source: it is a folder; for one with a FHIR bulk export write {PREFIX}{shorter(address)}")
+    if address.startswith(("http://", "https://")):
+        text = "a FHIR server's $export is read from the folder with its downloaded files, as in fhir:/data/export"
+        raise ExtractError(f"source: it is a web address; {text}")
+    return Source.of(address)
+
+
+def late(timeout: float) -> str:
+    """Return that a query took too long."""
     return f"the query took longer than {timeout:g} seconds: narrow it, or set a longer --timeout"
 
 
-def _until(deadline: float, timeout: float, parts: Iterator[Part]) -> Iterator[Part]:
+def until(deadline: float, timeout: float, parts: Iterator[Part]) -> Iterator[Part]:
     """Yield the parts until it is too late."""
     for part in parts:
         yield part
         if time.monotonic() > deadline:
-            raise ExtractError(_late(timeout))
+            raise ExtractError(late(timeout))
 
 
 def read_password(file: str) -> str:
