@@ -40,9 +40,9 @@ def concept(value: Any) -> int | str:
         raise ValueError("must be an OMOP concept id, as in 201826, or a FHIR code, as in 'http://loinc.org|2160-0'")
     system = value.partition("|")[0]
     if right := misspelt(system):
-        raise ValueError(f"unknown code system: FHIR writes it {right}")
+        raise ValueError(f"its code system must be {right}, as FHIR writes it")
     if not re.match(r"[A-Za-z][A-Za-z0-9+.-]*:\S+$", system):
-        raise ValueError(f"unknown code system: FHIR names it by its address, as in {SYSTEMS['snomed']}")
+        raise ValueError(f"its code system must be an address, as in {SYSTEMS['snomed']}")
     return value
 
 
@@ -54,7 +54,7 @@ def misspelt(system: str) -> str:
 
     known = {bare(right): right for right in SYSTEMS.values()}
     right = SYSTEMS.get(system.lower()) or known.get(bare(system), "")
-    if not right and ":" not in system and (near := closest(system.lower(), SYSTEMS)):
+    if not right and ":" not in system and (near := closest(system.lower(), SYSTEMS, 0.7)):
         right = SYSTEMS[near]
     return right if right != system else ""
 

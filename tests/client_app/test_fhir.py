@@ -48,7 +48,12 @@ unit = "mg/dl"
 [columns.stays]
 [extract.target]
 of = "condition"
-concepts = [201820, "http://snomed.info/sct|73211009", "http://snomed.info/sct|44054006", "http://snomed.info/sct|422034002", "http://snomed.info/sct|46635009"]
+concepts = [201820,
+  "http://snomed.info/sct|73211009",
+  "http://snomed.info/sct|44054006",
+  "http://snomed.info/sct|422034002",
+  "http://snomed.info/sct|46635009",
+]
 without = [201254, "http://snomed.info/sct|46635009"]
 since = 2010-01-01
 until = 2019-12-31
@@ -68,12 +73,15 @@ value-sets = ["heart.json"]
 window = [-1000, 0]
 [extract.features.metformin]
 of = "drug"
-concepts = [1503297, "http://www.nlm.nih.gov/research/umls/rxnorm|6809", "http://www.nlm.nih.gov/research/umls/rxnorm|860975"]
+concepts = [1503297,
+  "http://www.nlm.nih.gov/research/umls/rxnorm|6809",
+  "http://www.nlm.nih.gov/research/umls/rxnorm|860975",
+]
 value = "count"
 window = [-730, -1]
 [extract.features.glucose]
 of = "measurement"
-concepts = [3004410, "http://loinc.org|4548-4"]
+concepts = [3004410, "http://loinc.org|2345-7"]
 value = "last"
 units = { "8840" = 1, "8753" = 18.016, "mg/dL" = 1, "mmol/L" = 18.016 }
 [extract.features.echo]
@@ -229,7 +237,7 @@ def expected(folder: Path) -> pd.DataFrame:
         for number, part in enumerate([one, *one.get("component", [])]):
             quantity = part.get("valueQuantity", {})
             unit = quantity.get("code") or quantity.get("unit")
-            if "http://loinc.org|4548-4" in codes(part["code"]) and unit in ("mg/dL", "mmol/L"):
+            if "http://loinc.org|2345-7" in codes(part["code"]) and unit in ("mg/dL", "mmol/L"):
                 moment = datetime.fromisoformat(written).timestamp() if "T" in written else -1e18
                 value = quantity["value"] * (18.016 if unit == "mmol/L" else 1)
                 sugar[person(one)].append((day, moment, f"{one['id']}/{number}", value))
@@ -311,8 +319,256 @@ def test_fhir_and_omop_give_one_table(site: Site, tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(fhir, omop, check_dtype=False, rtol=1e-12)
 
 
+def test_the_page_has_a_study_file_that_runs(site: Site) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "databases.md").read_text()
+    [study] = [text for text in re.findall(r"```toml\n(.*?)```", page, re.DOTALL) if "http://loinc.org" in text]
+    site.study.write_text(study)
+    rows = tables(400, 3)
+    ill = [(*row[:2], 316139 if row[2] == 444094 else row[2], *row[3:]) for row in rows["condition_occurrence"]]
+    write(site.export, Writer(rows | {"condition_occurrence": ill}, 4, vague=False).all)
+    assert site.extract() == 0
+    table = site.table()
+    assert 0 < table["failure"].mean() < 1
+    assert table["glucose"].notna().any()
+
+
 def approve(site: Site) -> Path:
     """Return a file with the query of the record, which runs by itself."""
     file = site.data.with_name("own.sql")
     file.write_text(json.loads((site.data / "extract.json").read_text())["query"])
     return file
+
+
+# ---------------------------------------------------------------------- what is recorded, and asked
+
+
+def test_a_preview_says_what_is_left_out_and_the_record_what_was_read(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small(site)
+    there = resources(site.export)["Condition"]
+    refuted = sum("refuted" in str(one) or "entered-in-error" in str(one) for one in there.values())
+    assert site.extract() == 0
+    said = capsys.readouterr().out
+    assert f"Condition: 3 files, {len(there):,} resources" in said
+    assert f"{refuted:,} do not count" in said
+    record = json.loads((site.data / "extract.json").read_text())
+    assert record["database"].startswith("DuckDB ")
+    assert record["source"] == f"fhir:{site.export}"
+    assert any(f"{refuted:,} do not count" in note for note in record["notes"])
+    [act] = [line["act"] for _, line in Audit(site.state).lines()]
+    assert record["query-sha256"] in act
+    # The next export, elsewhere, is read by the same query; a person is not asked again.
+    site.export = site.export.rename(tmp_path / "next")
+    assert site.extract() == 0
+    site.study.write_text(STUDY.replace("[1, 730]", "[1, 700]"))
+    assert site.extract() == 1
+    monkeypatch.setattr("sys.stdin", io.StringIO("no\n"))
+    before = (site.data / "data.parquet").read_bytes()
+    where = ["--study", str(site.study), "--data-dir", str(site.data), "--state-dir", str(site.state)]
+    assert main(["extract", "--source", f"fhir:{site.export}", *where]) == 1
+    assert (site.data / "data.parquet").read_bytes() == before
+    assert sorted(path.name for path in site.data.iterdir()) == ["data.parquet", "extract.json"]
+
+
+# ---------------------------------------------------------------------- what is refused
+
+
+def refused(site: Site, capsys: pytest.CaptureFixture[str], *more: str, source: str = "") -> str:
+    """Return the error of an extraction; nothing is written."""
+    before = sorted(site.data.iterdir()) if site.data.exists() else []
+    assert site.extract(*more, source=source) in (1, 2)
+    said = capsys.readouterr()
+    assert "Traceback" not in said.err
+    assert "Doe" not in said.err + said.out  # a patient's name
+    assert (sorted(site.data.iterdir()) if site.data.exists() else []) == before
+    return said.err
+
+
+LINES = {
+    "cut": (b'{"resourceType": "Condition", "id": "a", "note": "Doe', 4),
+    "no JSON": (b"Doe", 4),
+    "two in a line": (b'{"resourceType": "Condition", "id": "a"}{"resourceType": "Condition", "id": "Doe"}', 4),
+    "over two lines": (b'{"resourceType": "Condition",\n"id": "Doe"}', 4),
+    "a list": (b'["Doe"]', 4),
+    "not UTF-8": (b'{"resourceType": "Condition", "id": "Doe\xff"}', 4),
+    "another type": (b'{"resourceType": "Patient", "id": "Doe"}', 4),
+    "no id": (b'{"resourceType": "Condition", "name": "Doe"}', 4),
+    "a key twice": (b'{"resourceType": "Condition", "id": "a", "id": "Doe"}', 4),
+    "an object for a list": (b'{"resourceType": "Condition", "id": "a", "code": {"coding": {"code": "Doe"}}}', 4),
+    "a text for an object": (b'{"resourceType": "Condition", "id": "a", "subject": "Doe"}', 4),
+    "a status of R2": (b'{"resourceType": "Condition", "id": "a", "verificationStatus": "Doe"}', 4),
+}
+
+
+@pytest.mark.parametrize("name", ["Condition.ndjson", "1.Condition.ndjson.gz"])
+@pytest.mark.parametrize("case", LINES)
+def test_a_line_that_is_no_resource_is_named(
+    site: Site, case: str, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small(site, 30)
+    file, (line, number) = site.export / name, LINES[case]
+    data = gzip.decompress(file.read_bytes()) if name.endswith(".gz") else file.read_bytes()
+    parts = data.split(b"\n")
+    new = b"\n".join([*parts[: number - 1], line, *parts[number - 1 :]])
+    file.write_bytes(gzip.compress(new) if name.endswith(".gz") else new)
+    assert f"{name}, line {number}: " in refused(site, capsys)
+
+
+def test_a_number_that_is_none_is_named(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    small(site, 30)
+    file = site.export / "Observation.ndjson"
+    line = '{"resourceType": "Observation", "id": "a", "valueQuantity": {"value": "Doe"}}\n'
+    file.write_text(line + file.read_text())
+    text = refused(site, capsys)
+    assert "Observation.ndjson, line 1: " in text
+    assert "valueQuantity.value" in text
+
+
+def test_a_file_that_was_not_copied_whole_is_named(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    small(site, 60)
+    file = site.export / "1.Observation.ndjson.gz"
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2])
+    assert f"{file}, after line " in refused(site, capsys)
+    file.write_bytes(b"no gzip\n")
+    assert f"{file}, after line 0: " in refused(site, capsys)
+
+
+def test_a_type_without_a_file_is_named_and_an_empty_file_is_one(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small(site)
+    for kind in ("Procedure", "MedicationRequest"):
+        for file in site.export.glob(f"*{kind}*"):
+            file.unlink()
+    text = refused(site, capsys)
+    assert all(name in text for name in ("Procedure", "MedicationRequest", "MedicationRequest.ndjson"))
+    (site.export / "Procedure.ndjson").touch()
+    (site.export / "MedicationRequest.000.ndjson").touch()
+    assert site.extract() == 0
+    assert site.table()["echo"].tolist() == [0] * len(site.table())
+
+
+def test_codes_of_another_system_are_named(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    small(site)
+    for file in site.export.glob("*Observation*"):
+        data = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+        data = data.replace(b"http://loinc.org", b"urn:oid:2.16.840.1.113883.6.1")
+        file.write_bytes(gzip.compress(data) if file.suffix == ".gz" else data)
+    text = refused(site, capsys)
+    assert all(
+        word in text for word in ("extract.features.glucose", "http://loinc.org", "urn:oid:2.16.840.1.113883.6.1")
+    )
+    assert "extract.target" not in text
+
+
+def test_a_place_that_has_no_export_is_refused(site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small(site, 10)
+    (empty := tmp_path / "empty").mkdir()
+    (bundle := tmp_path / "bundle").mkdir()
+    (bundle / "a.json").write_text('{"resourceType": "Bundle"}')
+    file = site.export / "Patient.ndjson"
+    for source in (f"fhir:{empty}", f"fhir:{bundle}", f"fhir:{file}", "fhir:/nothing/there", "fhir:", str(site.export)):
+        assert refused(site, capsys, source=source).startswith("error: source: "), source
+    assert "$export" in refused(site, capsys, source="https://ehr.example.org/fhir")
+    assert "$export" in refused(site, capsys, source=f"fhir:{bundle}")
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT * FROM read_text('/etc/passwd')",
+        "SELECT * FROM read_csv('https://example.org/a.csv')",
+        "SELECT 1 AS a; COPY (SELECT 1) TO '{export}/Patient.ndjson'",
+        "COPY (SELECT 1) TO '{export}/Patient.ndjson'",
+        "WITH a AS (SELECT 1) INSERT INTO Patient SELECT * FROM a",
+        "SELECT * FROM '{export}/../study.toml'",
+        "SELECT 1 AS a; SET enable_external_access = true",
+        "SELECT * FROM Nothing",
+        "SELECT id FROM Immunization",
+    ],
+)
+def test_a_query_reads_the_export_alone(
+    site: Site, tmp_path: Path, query: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small(site, 10)
+    before = {file: file.read_bytes() for file in site.export.iterdir()}
+    own = tmp_path / "own.sql"
+    own.write_text(query.format(export=site.export))
+    refused(site, capsys, "--query", str(own))
+    assert {file: file.read_bytes() for file in site.export.iterdir()} == before
+
+
+def test_a_query_of_the_hospital_and_one_that_takes_too_long(site: Site, tmp_path: Path) -> None:
+    small(site, 10)
+    source = source_at(f"fhir:{site.export}")
+    assert isinstance(source, Export)
+    with source.answer("SELECT count(*), min(gender) FROM Patient", 60) as (_, answer):
+        assert [tuple(row) for part in answer.parts for row in part] == [(10, "female")]
+    endless = "SELECT count(*) FROM range(1000000000) a, range(1000000000) b, Patient"
+    with pytest.raises(ExtractError, match="--timeout"), source.answer(endless, 0.5) as (_, answer):
+        list(answer.parts)
+
+
+# ---------------------------------------------------------------------- codes in a study file
+
+
+@pytest.mark.parametrize(
+    ("code", "right"),
+    [
+        ("LOINC|2345-7", "http://loinc.org"),
+        ("https://loinc.org/|2345-7", "http://loinc.org"),
+        ("http://www.snomed.info/sct|1", "http://snomed.info/sct"),
+        ("icd10cm|E11", "http://hl7.org/fhir/sid/icd-10-cm"),
+        ("E11.9", "http://loinc.org|2160-0"),
+        ("http://loinc.org|", "http://loinc.org|2160-0"),
+        ("local|1", "http://snomed.info/sct"),
+    ],
+)
+def test_a_code_that_is_none_is_refused_with_the_right_one(tmp_path: Path, code: str, right: str) -> None:
+    file = tmp_path / "study.toml"
+    file.write_text(STUDY.replace("http://loinc.org|2345-7", code))
+    with pytest.raises(ConfigError, match=re.escape(right)) as caught:
+        read_study_file(str(file))
+    assert caught.value.keys == ["extract.features.glucose.concepts.1"]
+
+
+def test_a_study_for_omop_alone_is_refused_for_fhir_and_the_other_way_round(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small(site, 10)
+    site.study.write_text(re.sub(r',\s+"http://[^"]*"|, "mg/dL" = 1, "mmol/L" = 18.016|value-sets = .*', "", STUDY))
+    text = refused(site, capsys)
+    assert all(key in text for key in ("extract.target.concepts", "extract.features.glucose.units"))
+    site.study.write_text(re.sub(r"concepts = \[\d+,", "concepts = [", STUDY))
+    (site.export / "a.sqlite").touch()
+    text = refused(site, capsys, source=f"sqlite:///{site.export / 'a.sqlite'}")
+    assert "extract.outcome.concepts" in text
+    assert "extract.features.heart" not in text
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "no JSON",
+        "[]",
+        '{"resourceType": "CodeSystem"}',
+        '{"resourceType": "ValueSet"}',
+        '{"resourceType": "ValueSet", "expansion": {"total": 9, "contains": [{"system": "urn:a", "code": "1"}]}}',
+        '{"resourceType": "ValueSet", "expansion": {"contains": [{"system": "LOINC", "code": "1"}]}}',
+        '{"resourceType": "ValueSet", "compose": {"include": [{"system": "http://loinc.org", "filter": []}]}}',
+        '{"resourceType": "ValueSet", "expansion": {"contains": [5]}}',
+    ],
+)
+def test_a_value_set_without_all_its_codes_is_refused(site: Site, tmp_path: Path, content: str) -> None:
+    file = tmp_path / "heart.json"
+    file.write_text(content)
+    with pytest.raises(ConfigError, match=r"heart\.json"):
+        read_value_set(file)
+
+
+def test_a_value_set_may_list_its_codes(tmp_path: Path) -> None:
+    listed = {"include": [{"system": "http://loinc.org", "concept": [{"code": "1-8"}, {"code": "2-6"}]}]}
+    (file := tmp_path / "a.json").write_text(json.dumps({"resourceType": "ValueSet", "compose": listed}))
+    assert read_value_set(file) == ["http://loinc.org|1-8", "http://loinc.org|2-6"]
