@@ -39,6 +39,10 @@ DROPPED = (
     columns.NUMBERED,
     columns.REPEATED,
 )
+FEW_WORDS = "fewer than two words that enough patients have"
+SEEMS = "it seems: values {}"
+HARMLESS = {FEW_WORDS, SEEMS.format(columns.EMPTY[0]), SEEMS.format(columns.CONSTANT[0])}
+"""Why a column says nothing here, though it may elsewhere."""
 HEAD = f"""# A draft, written from one hospital's table: delete what does not belong, and confirm the rest.
 # Values of fewer than {LEAST} patients are left out. Ranges leave out {LEAST - 1} patients at each end, rounded.
 # Read it before you send it: the names of columns are the table's own."""
@@ -186,7 +190,7 @@ def _column(name: str, texts: list[str], who: list[str], decimal: str, labels: I
         return [], "numbers too large for a feature, like identifiers"
     known = [] if labels is None else [labels]
     if (share >= 0.5 or not there) and (kind := columns.kind_of(name, values, known)) in DROPPED:
-        return [], f"it seems: values {kind[0]}"
+        return [], SEEMS.format(kind[0])
     found = _patients([canonical(text) for text in texts], who)
     often = sorted(text for text, them in found.items() if text not in MISSING and len(them) >= LEAST)
     if share >= 0.5:
@@ -202,7 +206,7 @@ def _column(name: str, texts: list[str], who: list[str], decimal: str, labels: I
     if len(words) > MANY:
         return [], "free text or identifiers: it has more than 20 words"
     if len(codes) < 2:
-        return [], "fewer than two words that enough patients have"
+        return [], FEW_WORDS
     place = {text: code for code, text in enumerate(codes)}
     given = np.array([place.get(canonical(text), math.nan) for text in texts])
     if known and columns.kind_of(name, given, known) in (columns.LABEL, columns.LEAK):
