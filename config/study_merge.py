@@ -147,8 +147,8 @@ def merge(contents: Mapping[str, bytes]) -> Merged:
     out.lines += [*([""] if rules.lines else []), *rules.lines, *([""] if extract.lines else []), *extract.lines]
     decisions = [each for part in (out, dropped, label, columns, rules, extract) for each in part.decisions]
     head = Merged()
-    content, problems = StudyFile.checked(toml_in(out.text.encode()), any_text=True)
-    for problem in [*problems, *(content.contradictions() if content else [])]:
+    file, problems = StudyFile.checked(toml_in(out.text.encode()), any_text=True)
+    for problem in [*problems, *(file.contradictions() if file else [])]:
         head.decide("the merged file", problem)
     decisions = head.decisions + decisions
     what = f"Search for {DECIDE}: {len(decisions)}" if decisions else "Nothing in them contradicts"
@@ -220,8 +220,8 @@ def _label(out: Merged, drafts: list[Draft]) -> None:
     columns = {name: "" if label.column == FILL_IN else label.column for name, label in labels.items()}
     out.key("column", out.agreed("label", "column", columns) or FILL_IN)
     if any(label.classes for label in labels.values()):
-        given = {name: label.classes or (label.negative, label.positive) for name, label in labels.items()}
-        groups = _grouped(out, "label", given)
+        classes = {name: label.classes or (label.negative, label.positive) for name, label in labels.items()}
+        groups = _grouped(out, "label", classes)
         out.key("classes", [[*group] for group in groups])
         return
     sides = {
