@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import codecs
-from datetime import date
+from datetime import date, datetime
 from functools import lru_cache
 from math import inf
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -145,10 +145,13 @@ class StudyFile(Keys, strict=False):
             spelt = {(canonical(word), code) for word, code in column.codes.items()}
             if twice := repeated(word for word, _ in spelt):
                 found.append(f"columns.{name}.codes: {', '.join(map(repr, twice))} stands for more than one number")
-            if both := [text for text in map(canonical, column.missing) if text in map(canonical, column.codes)]:
-                found.append(f"columns.{name}: {', '.join(map(repr, both))} is among its codes and missing: choose one")
+            for key, meant in (("codes", column.codes), ("words", column.words)):
+                if both := [text for text in map(canonical, column.missing) if text in map(canonical, meant)]:
+                    said = ", ".join(map(repr, both))
+                    found.append(f"columns.{name}: {said} is among its {key} and missing: choose one")
             found += self._meaning(name, column)
         found += self._rows()
+        found += self._dates()
         for name in self.subgroups:
             if name not in self.columns:
                 found.append(f"subgroups: {unknown('feature', name, list(self.columns))}")
@@ -208,6 +211,13 @@ class StudyFile(Keys, strict=False):
                 found.append(
                     f"leave-out: the rule for {rule.column!r} leaves nothing out: give it values, below or above"
                 )
+            else:
+                found += self._leaves_none(rule)
+        out = {canonical(text) for rule in self.leave_out if rule.column == self.label.column for text in rule.values}
+        for texts in self._classes():
+            if texts and {*map(canonical, texts)} <= out:
+                said = ", ".join(map(repr, texts))
+                found.append(f"leave-out: it leaves no row whose label is {said}: delete one of them from its values")
         needed = [
             *self.columns,
             self.label.column,
@@ -235,6 +245,31 @@ class StudyFile(Keys, strict=False):
             if column.one_hot and column.name in self.subgroups and self.one_row in ("mean", "max"):
                 found.append(f"subgroups: {column.name!r}: with one-row = {self.one_row!r} a patient may be in several")
         return found
+
+    def _leaves_none(self, rule: LeaveOutTable) -> list[str]:
+        """Return why a rule leaves no row that has a number."""
+        if rule.above < rule.below:
+            text = f"below = {rule.below:g} and above = {rule.above:g} leave no number: below must be the smaller one"
+            return [f"leave-out: the rule for {rule.column!r}: {text}"]
+        column = self.columns.get(rule.column)
+        low, high = (column.range if column else None) or (-inf, inf)
+        if rule.below > high or rule.above < low:
+            said = f"below = {rule.below:g}" if rule.below > high else f"above = {rule.above:g}"
+            text = f"{said} leaves none of its range {low:g} to {high:g}: correct one of them"
+            return [f"leave-out: the rule for {rule.column!r}: {text}"]
+        return []
+
+    def _dates(self) -> list[str]:
+        """Return why a date's format does not say a day."""
+        if not self.date_format:
+            return []
+        day = date(1969, 12, 31)
+        try:
+            if datetime.strptime(day.strftime(self.date_format), self.date_format).date() == day:
+                return []
+        except ValueError:
+            pass
+        return [f'date-format = {self.date_format!r}: it must say year, month and day, as "%d/%m/%Y" does']
 
     def _classes(self) -> tuple[Texts, ...]:
         return self.label.classes or (self.label.negative, self.label.positive)

@@ -80,18 +80,22 @@ def read_site(
         With all problems.
     """
     if study:
-        file = study.place(folder)
-        label, patient = study.label, patient or study.patient
-        described = study.read(file, also=patient)
-        found = read_rows(described.frame, file, label, binary, patient, indicators=described.indicators)
-        notes = tuple(f"{file.name}: {change}" for change in described.changes) + described.notes
-        return replace(found, changes=described.changes, notes=notes)
+        return read_described(study, study.place(folder), binary, patient or "")
     file = file_of(folder)
     frame = read_table(file)
     if patient is None:
         patient = PATIENT if PATIENT in frame.columns else ""
     listed = file.name == "labels.csv"
     return read_rows(frame, file, label, binary, patient, listed=listed, images=images, labels=labels)
+
+
+def read_described(study: Study, file: Path, binary: bool, patient: str = "") -> Source:
+    """Read a table by a study file; see `read_site`."""
+    patient = patient or study.patient
+    described = study.read(file, also=patient)
+    found = read_rows(described.frame, file, study.label, binary, patient, indicators=described.indicators)
+    notes = tuple(f"{file.name}: {change}" for change in described.changes) + described.notes
+    return replace(found, changes=described.changes, notes=notes)
 
 
 def read_rows(

@@ -21,8 +21,9 @@ import numpy as np
 
 from edelweiss.common import hint, numbers, repeated
 from edelweiss.common.files import as_path, reason
+from edelweiss.common.overrides import toml_value
 from edelweiss.datasets.errors import DataError, examples
-from edelweiss.datasets.numbers import MISSING, TRUTH, canonical
+from edelweiss.datasets.numbers import MISSING, TRUTH, canonical, is_number
 from edelweiss.datasets.site.formats import Form, text_of
 from edelweiss.datasets.site.header import START, separated
 from edelweiss.datasets.site.table import looks_like
@@ -220,7 +221,8 @@ class Study:
         rows = text[kept]
         found, wrong = self.values(rows)
         for name, reasons in wrong.items():
-            problems += self._invalid(rows[name], reasons, file)
+            column = next((one for one in self.columns if one.name == name), None)
+            problems += self._invalid(rows[name], reasons, file, column)
         if self.label in rows:
             found[self.label] = self._classes(rows[self.label], file, problems)
         if problems:
@@ -363,11 +365,18 @@ class Study:
         return frame.iloc[np.sort(order[inside.to_numpy(np.bool_)])]
 
     @staticmethod
-    def _invalid(values: pd.Series, wrong: Wrong, file: Path) -> Iterator[DataError]:
+    def _invalid(values: pd.Series, wrong: Wrong, file: Path, column: Column | None) -> Iterator[DataError]:
         for why, places in wrong.items():
+            texts = [toml_value(str(text)) for text in dict.fromkeys(values.iloc[place] for place in places)][:3]
+            ways = [f"missing = [{', '.join(texts)}]"]
+            if column and column.codes:
+                ways.append(f"codes with {texts[0]}")
+            elif column and not column.before_index and not is_number(values.iloc[places[0]]):
+                ways.append(f"words = {{ {texts[0]} = NUMBER }}")
+            mend = f"; or say under [columns.{toml_value(column.name)}] {' or '.join(ways)}" if column else ""
             rows = [f"row {values.index[place] + 1} ({values.iloc[place]!r})" for place in places]
             yield DataError(
-                f"{file}: column {values.name!r}: {examples(rows)}: {why}",
+                f"{file}: column {values.name!r}: {examples(rows)}: {why}{mend}",
                 f"{len(rows)} values of a column do not fit the study",
                 key=str(values.name),
                 row=int(values.index[places[0]]) + 1,

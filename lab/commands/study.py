@@ -11,7 +11,7 @@ from edelweiss.client_app.commands import study as site
 if TYPE_CHECKING:
     import argparse
 
-SUMMARY = "draft and merge study files; make the key of a study, which signs its runs"
+SUMMARY = "draft, merge and check study files; make the key of a study, which signs its runs"
 DESCRIPTION = "The study file says what the columns of hospitals' tables mean; the study key signs its runs."
 KEY = (
     "Make a private key (Ed25519) that signs the runs of a study, see `edelweiss submit --study-key`, and print the "
@@ -22,16 +22,24 @@ MERGE = (
     "settle."
 )
 
+CHECK = (
+    "Check a study file before it is sent out: what contradicts, what is still open, what is doubtful, and what each "
+    "hospital's doctor will ask for. Exit code 2 if the file cannot be used, 1 if data do not fit it."
+)
+
 
 def takes(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    actions = parser.add_subparsers(dest="action", required=True, metavar="key | draft | merge")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="key | draft | merge | check")
     own = actions.add_parser("key", help="make the key of a study", description=KEY, allow_abbrev=False)
     own.add_argument("file", metavar="FILE", help="where; the public half goes beside it, as FILE.pub")
     site.takes(actions.add_parser("draft", help="from a table", description=site.DESCRIPTION, allow_abbrev=False))
     own = actions.add_parser("merge", help="hospitals' drafts into one", description=MERGE, allow_abbrev=False)
     own.add_argument("files", nargs="+", metavar="DRAFT", help="study files of two hospitals or more")
     site.takes_out(own)
+    own = actions.add_parser("check", help="before it is sent out", description=CHECK, allow_abbrev=False)
+    own.add_argument("file", metavar="STUDY", help="the study file")
+    own.add_argument("data", nargs="*", metavar="DATA", help="tables, or folders that hold one, to read by it")
 
 
 def main(options: argparse.Namespace) -> int:
@@ -41,6 +49,8 @@ def main(options: argparse.Namespace) -> int:
     from edelweiss.config import MISTAKES, ConfigError
 
     try:
+        if options.action == "check":
+            return check_file(options.file, options.data)
         return site.run(options) if options.action == "draft" else merge_files(options.files, options.out)
     except ConfigError as error:
         print(error, file=sys.stderr)
@@ -75,6 +85,29 @@ def merge_files(files: list[str], out: str) -> int:
     for each in merged.decisions:
         print(f"decide: {each}", file=sys.stderr)
     return 0
+
+
+def check_file(file: str, data: list[str]) -> int:
+    """Check a study file, and tables by it."""
+    from edelweiss.common import ConfigError, shorter
+    from edelweiss.common.files import TEXT, read_file, reason
+    from edelweiss.config.study_check import check, check_data
+
+    try:
+        content = read_file(file, TEXT)
+    except OSError as error:
+        raise ConfigError("command", [f"{shorter(file)} cannot be read: {reason(error)}"]) from None
+    found, study = check(content)
+    for line in found:
+        print(f"{line.level:8} {line.about:10} {line.text}")
+    if study is None:
+        return 2
+    worst = 0
+    for place in data:
+        for line in check_data(study, place):
+            print(f"{line.level:8} {line.about:10} {line.text}")
+            worst = max(worst, int(line.level == "error"))
+    return worst
 
 
 def make_key(place: str) -> int:
