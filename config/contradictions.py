@@ -359,8 +359,12 @@ def _private(run: RunConfig) -> Iterator[str]:
     ):
         if value != wanted:
             yield f"{asked}: {key} = {shown(value)}, and {why}: take {shown(wanted)}"
-    if 0 < run.dp_difference_clip < SMALLEST_CLIP:
-        yield f"dp.difference-clip = {run.dp_difference_clip:g}: must be at least {SMALLEST_CLIP:g}, or 0 for dp.clip"
+    for key, clip, default in (
+        ("dp.clip", run.dp_clip, "the problem's own"),
+        ("dp.difference-clip", run.dp_difference_clip, "dp.clip"),
+    ):
+        if 0 < clip < SMALLEST_CLIP:
+            yield f"{key} = {clip:g}: must be at least {SMALLEST_CLIP:g}, or 0 for {default}"
 
 
 def _secure(run: RunConfig) -> Iterator[str]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from edelweiss.common import ConfigError
+from edelweiss.config.values import LARGEST_CLIP, SMALLEST_CLIP
 from edelweiss.federation.privacy_account import Query, best_guess, epsilon, noise_for, spent, tight_epsilon
 from edelweiss.federation.privacy_plan import Plan, plan_of, total
 from edelweiss.problems import PROBLEMS
@@ -118,18 +119,25 @@ def require_private(problem: Problem) -> None:
         raise ConfigError("run-config", [f"dp.epsilon: {text}"])
 
 
-def promise(run: RunConfig) -> dict[str, Any]:
+def clips(run: RunConfig, problem: Problem) -> tuple[float, float]:
+    """Return the largest norm of a patient's gradient, and of a patient's difference of two."""
+    clip = run.dp_clip or min(max(problem.usual_clip, SMALLEST_CLIP), LARGEST_CLIP)
+    return clip, run.dp_difference_clip or clip
+
+
+def promise(run: RunConfig, problem: Problem) -> dict[str, Any]:
     """Return what a run promises to each patient, for its record."""
+    clip, difference_clip = clips(run, problem)
     return {
         "epsilon": run.dp_epsilon,
         "delta": run.dp_delta,
-        "clip": run.dp_clip,
-        "difference-clip": run.dp_difference_clip or run.dp_clip,
+        "clip": clip,
+        "difference-clip": difference_clip,
         "count-noise": COUNT_NOISE,
     }
 
 
-def record(run: RunConfig, facts: Mapping[str, Facts]) -> dict[str, Any]:
+def record(run: RunConfig, facts: Mapping[str, Facts], problem: Problem) -> dict[str, Any]:
     """Return what a run's record says of its privacy: what it promises, and each site's noise and tight ε."""
     sites = {}
     for name, one in facts.items():
@@ -140,4 +148,4 @@ def record(run: RunConfig, facts: Mapping[str, Facts]) -> dict[str, Any]:
             "epsilon": round(epsilon(cost.curve, run.dp_delta), 4),
             "tight-epsilon": round(cost.tight_epsilon(run.dp_delta), 4),
         }
-    return promise(run) | {"sites": sites}
+    return promise(run, problem) | {"sites": sites}

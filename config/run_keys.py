@@ -12,7 +12,6 @@ from edelweiss.config.values import (
     AlgorithmName,
     Classes,
     Clip,
-    Clip0,
     Crop,
     DatasetName,
     Degrees,
@@ -214,9 +213,12 @@ class RunKeys(Keys):
     )
     dp_delta: Delta = Field(1e-5, alias="dp.delta", description="δ of the whole run, below 1 / patients of a site")
     dp_clip: Clip = Field(
-        1.0, alias="dp.clip", description="largest norm of a patient's gradient; a longer one is shortened to it"
+        0.0,
+        alias="dp.clip",
+        description="largest norm of a patient's gradient; a longer one is shortened to it; 0: the problem's own, 1 "
+        "for cross-entropy",
     )
-    dp_difference_clip: Clip0 = Field(
+    dp_difference_clip: Clip = Field(
         0.0,
         alias="dp.difference-clip",
         description="that of a patient's difference of two gradients, which some algorithms take; 0: dp.clip",

@@ -95,9 +95,8 @@ Rate = Annotated[float, Field(ge=0, le=1e38)]
 Above0 = Annotated[float, Field(gt=0, le=1e38)]
 Epsilon = Annotated[float, Field(ge=0, le=1000)]
 Delta = Annotated[float, Field(gt=0, lt=1)]
-SMALLEST_CLIP = 1e-6
-Clip = Annotated[float, Field(ge=SMALLEST_CLIP, le=1e6)]
-Clip0 = Annotated[float, Field(ge=0, le=1e6)]
+SMALLEST_CLIP, LARGEST_CLIP = 1e-6, 1e6
+Clip = Annotated[float, Field(ge=0, le=LARGEST_CLIP)]
 Classes = Annotated[str, list_of(parse_classes)]
 Words = Annotated[str, list_of(parse_words)]
 AlgorithmName = Annotated[str, AfterValidator(OneOf("algorithm", ALGORITHMS))]

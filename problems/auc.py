@@ -101,6 +101,13 @@ class Auc(NetworkProblem, ClosedFormDual):
         unit = 4 * self.p * (1 - self.p) if self.normalise else 1.0
         return unit + (unit == 0)
 
+    @property
+    def usual_clip(self) -> float:
+        """√(1 / 2p), or √(1 / 2(1-p)) if that is more; of several labels the mean."""
+        p = torch.as_tensor(self.p)
+        clips = (2 * torch.maximum(p, 1 - p) * 4 * p * (1 - p)).sqrt() / self.unit
+        return float(torch.where(clips > 0, clips, 1).mean())
+
     def of_site(self, labels: Tensor) -> Self:
         """Return the objective with p of these labels, unless the option ``prior`` sets p."""
         if self.prior:

@@ -150,6 +150,16 @@ class Problem(HasOptions, ABC):
         """
         return 0.1
 
+    @property
+    def usual_clip(self) -> float:
+        """The default norm at which a patient's gradient is clipped for privacy.
+
+        It is the geometric mean of two: what patients weigh on average, beyond which noise grows, and what one of the
+        heaviest class weighs, below which that class counts less than the loss says. A weight is how steep the loss is
+        in the score, as a multiple of cross-entropy's.
+        """
+        return 1.0
+
     @classmethod
     def scalar_names(cls) -> tuple[str, ...]:
         """Return the names of the problem's scalars in x and y."""

@@ -76,10 +76,18 @@ class Weighted(ByShares):
     papers: ClassVar[tuple[Paper, ...]] = (papers.RARE_EVENTS,)
     log_odds = False
 
+    @property
+    def _weight(self) -> Tensor:
+        return torch.where(self.shares > 0, 1 / (len(self.shares) * self.shares), 0)
+
+    @property
+    def usual_clip(self) -> float:
+        """The root of the largest weight of a class, of several labels the mean: the weights' average is 1."""
+        return float(self._weight.amax(0).sqrt().mean())
+
     def loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return the weighted cross-entropy on the batch."""
-        weight = torch.where(self.shares > 0, 1 / (len(self.shares) * self.shares), 0)
-        return mean(self.of_class(weight, labels) * self.entropy(logits, labels), weights)
+        return mean(self.of_class(self._weight, labels) * self.entropy(logits, labels), weights)
 
 
 @dataclass(eq=False, kw_only=True)

@@ -9,9 +9,9 @@ from edelweiss.common import Value
 
 EPSILON = "dp.epsilon"
 EPSILONS = (0.0, 8.0, 3.0, 1.0)
-CLIP = 1.0  # the default
+CLIP = 1.0
 _STEPS = (0.1, 0.3, 1.0)
-_ALIKE = "`dp.clip` is 1, the default, if a name says nothing else."
+_ALIKE = "`dp.clip` is 1 if a name says nothing else."
 _OWN = (
     "ditto has a model for each site, and none for the common test set: its AUROC is that of held-out patients, "
     "without privacy the sites' mean (`held out`), under privacy over the pairs within sites, from noised histograms "
@@ -22,7 +22,7 @@ _OWN = (
 def _method(algorithm: str, problem: str, clip: float = CLIP) -> Method:
     """Return a method with a step size for x, and the same for y where there is one."""
     keys = [f"{algorithm}.lr", *([f"{algorithm}.lr-dual"] if algorithm == "fmgda" else [])]
-    settings: Settings = {"problem": problem} | ({"dp.clip": clip} if clip != CLIP else {})
+    settings: Settings = {"problem": problem, "dp.clip": clip}
     return Method(
         label=f"{algorithm}-{problem}{f', clip {clip:g}' * (clip != CLIP)}",
         algorithm=algorithm,

@@ -18,6 +18,7 @@ from edelweiss.common import ConfigError, latest
 from edelweiss.config.privacy import (
     COUNT_NOISE,
     Price,
+    clips,
     counts_cost,
     evaluation_cost,
     evaluation_noise,
@@ -125,10 +126,6 @@ class SitePrivacy:
             for own, truth in zip(scores.T, labels.T, strict=True)
         ]
 
-    def mechanism(self, cost: Price) -> Mechanism:
-        """Return the mechanism of an answer in a run of this price."""
-        return Mechanism(cost.noise, self.run.dp_clip, self.run.dp_difference_clip or self.run.dp_clip)
-
     def require_affordable(self, sites: int) -> None:
         """Check that the whole run fits into what is left of the budget.
 
@@ -227,7 +224,7 @@ class SitePrivacy:
         require_private(problem)
         run = self.run
         cost = self.price(sites)
-        mechanism, queries = self.mechanism(cost), cost.plan[context.round, context.phase]
+        mechanism, queries = Mechanism(cost.noise, *clips(run, problem)), cost.plan[context.round, context.phase]
         # Another noise must not be a multiple of this one: two answers would be one without.
         asked = [*question, repr((mechanism, sorted(queries.items()))).encode()]
         if self.ledger:

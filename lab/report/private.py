@@ -31,8 +31,9 @@ def privacy(run: Content) -> Iterator[str]:
         yield SUMMED if run.config.secure_aggregation else TRUST
         return
     promised = run.about.get("privacy", {})
-    clip, other = run.config.dp_clip, run.config.dp_difference_clip
-    clips = f"clip = {clip:g}" + f", of differences {other:g}" * bool(other and other != clip)
+    clip = promised.get("clip", run.config.dp_clip)
+    other = promised.get("difference-clip", run.config.dp_difference_clip)
+    clips = f"clip = {clip:.3g}" + f", of differences {other:.3g}" * bool(other and other != clip)
     yield (
         f"Differential privacy: each site added noise to what it sent, so that the whole run changes what anybody else "
         f"can tell of one patient by at most ε = {run.config.dp_epsilon:g} at δ = {run.config.dp_delta:g} ({clips})."

@@ -66,7 +66,7 @@ def test_runs_without_privacy_have_neither_a_delta_nor_a_clip(private: Sweep) ->
     for method in private.study.methods:
         for job in private.reported(method, private.grid(method)[0]):
             given = RunConfig.parse(job.settings)
-            assert (given.dp_epsilon, given.dp_clip) == ((3.0, 2.0) if job.cell["dp.epsilon"] else (0.0, 1.0))
+            assert (given.dp_epsilon, given.dp_clip) == ((3.0, 2.0) if job.cell["dp.epsilon"] else (0.0, 0.0))
 
 
 @pytest.mark.parametrize("name", PRIVATE)

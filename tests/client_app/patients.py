@@ -35,7 +35,7 @@ class Blanked(Samples):
 
 
 def problem_of(name: str, model: str = "mlp", shape: tuple[int, ...] = TABLE, **summary: Any) -> NetworkProblem:
-    given = DataSummary(shape=shape, classes=2, prior=0.3, **summary)
+    given = DataSummary(shape=shape, classes=2, **{"prior": 0.3, **summary})
     setting = Setting(data_summary=given, architecture=Architecture(model=model, hidden=5), seed=3)
     return cast("NetworkProblem", PROBLEMS[name](setting))
 

@@ -74,6 +74,27 @@ def test_several_labels_all_known_give_the_plain_gradient(name: str) -> None:
     alike(private(problem, samples).gradient(x, y), plain(problem, samples).gradient(x, y))
 
 
+@pytest.mark.parametrize("name", ["auc", "auc-margin", "bce", "bce-weighted"])
+@pytest.mark.parametrize("p", [0.01, 0.1, 0.5, 0.97])
+def test_the_default_clip_lies_between_what_the_classes_weigh(name: str, p: float) -> None:
+    """What a patient weighs is how steep the loss is in the score, as a multiple of that of cross-entropy."""
+    problem = problem_of(name, "linear", prior=p)
+    rarer = 1 / (2 * min(p, 1 - p)) if name != "bce" else 1.0
+    assert min(1.0, rarer) - 1e-6 <= problem.usual_clip <= rarer + 1e-6
+    assert problem.usual_clip == pytest.approx(problem_of(name, "linear", prior=1 - p).usual_clip)
+    if p == 0.01:
+        assert (problem.usual_clip > 3) == (name != "bce")
+
+
+def test_the_default_clip_grows_with_the_loss() -> None:
+    own = problem_of("auc", prior=0.1)
+    papers = type(own)(own.setting, normalise=False)  # type: ignore[call-arg]
+    assert papers.usual_clip / own.usual_clip == pytest.approx(4 * 0.1 * 0.9)
+    several = problem_of("auc", labels=("a", "b"), priors=(0.1, 0.5))
+    assert several.usual_clip == pytest.approx((own.usual_clip + 1) / 2)
+    assert problem_of("auc", prior=0.0).usual_clip == 1  # nothing to rank
+
+
 def test_an_unknown_label_counts_nothing() -> None:
     problem = problem_of("bce", labels=("a", "b"))
     samples = samples_of(9, labels=2)
