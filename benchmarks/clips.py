@@ -45,10 +45,7 @@ EVERY: dict[str, Value] = {
 
 def auroc(data: str, clip: float, seed: int, folder: Path) -> tuple[float, float]:
     """Return AUROC on the common test set, and the clip that was used."""
-    if data == CANCER:
-        keys = CANCER_RUN
-    else:
-        keys = TABLE_RUN | {"data-file": str(file_of(TABLES[data], seed, folder))}
+    keys = CANCER_RUN if data == CANCER else TABLE_RUN | {"data-file": str(file_of(TABLES[data], seed, folder))}
     run = ew.simulate(EVERY | keys | {"seed": seed, "dp.clip": clip, "runs-dir": str(folder)}, progress=False)
     used = json.loads((run.folder / "about.json").read_text(encoding="utf-8"))["privacy"]["clip"]
     lines = (run.folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
