@@ -258,7 +258,7 @@ class SiteOracle(Differences):
         if self._counts is None:
             self._counts = self.samples.targets().bincount()
         batch = self._noted(batch)
-        return cast("BalancedLoss", self.problem).balanced_gradient(x, batch, self._counts)
+        return cast("BalancedLoss", self.problem).balanced(self._counts).gradient(x, None, batch)[0]
 
     @property
     def head(self) -> int:

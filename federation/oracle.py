@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from edelweiss.problems.capabilities import BalancedLoss, ClosedFormDual, InnerFunction, Layers
+from edelweiss.problems.capabilities import ClosedFormDual, InnerFunction, Layers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -54,7 +54,7 @@ class Oracle(ClosedFormDual, InnerFunction, Layers, Protocol):
         ...
 
     def balanced_gradient(self, x: Tensor, batch: Batch | None) -> Tensor:
-        """Return the gradient of a `problems.capabilities.BalancedLoss`, with this site's class counts."""
+        """Return the gradient of a `problems.capabilities.BalancedLoss`, balanced by this site's class counts."""
         ...
 
     @property
@@ -75,8 +75,6 @@ class Oracle(ClosedFormDual, InnerFunction, Layers, Protocol):
 
 
 NOT_PRIVATE = {
-    ClosedFormDual: "it takes y in closed form, a ratio of sums over patients that has no noise; take coda-plus",
-    BalancedLoss: "its loss is balanced by the exact counts of a site's classes; take ditto or fedrep",
     InnerFunction: "it follows the inner value of a composition, in which a batch's patients are one; take fedavg",
 }
 

@@ -48,12 +48,13 @@ class Query:
     ----------
     rate : float
         q: each patient is in the sample with this probability; 1: all of them.
-    gradients : int
-        m: noised sums over the same sample. With noise σ in each they are one Gaussian mechanism with noise σ/√m.
+    gradients : float
+        m: noised sums over the same sample. With noise σ in each they are one Gaussian mechanism with noise σ/√m; so a
+        sum with noise kσ counts 1/k².
     """
 
     rate: float
-    gradients: int = 1
+    gradients: float = 1
 
 
 Queries = Mapping[Query, int]

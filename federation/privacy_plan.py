@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from edelweiss.federation.oracle import Point
     from edelweiss.problems import Arrays, Batch
 
+DUAL_NOISE = 4.0
+"""Noise of the terms of a best y, as a multiple of a gradient's: they are about all patients, so they take little."""
+
 SIZE, HEAD = 8, 4  # of the model that is played with
 LAYERS = (slice(0, HEAD), (2, HEAD // 2)), (slice(HEAD, SIZE), (2, HEAD // 2))
 
@@ -84,10 +87,10 @@ def _like(shape: Vector, vector: Tensor | None) -> Tensor:
 
 @dataclass(eq=False)
 class Counted:
-    """A batch that a query is about: the sample's rate, and how many gradients were taken on it."""
+    """A batch that a query is about: the sample's rate, and how many gradients were taken on it; see `Query`."""
 
     rate: float
-    gradients: int = 0
+    gradients: float = 0
 
 
 class CountingOracle:
@@ -137,6 +140,15 @@ class CountingOracle:
     def full_gradient(self, x: Tensor, y: Tensor | None = None) -> tuple[Tensor, Any]:
         """Count a gradient over all patients."""
         return self.gradient(x, y, self.draw(self._patients))
+
+    def balanced_gradient(self, x: Tensor, batch: Batch | None) -> Tensor:
+        """Count a gradient."""
+        return self.gradient(x, None, batch)[0]
+
+    def dual_terms(self, x: Tensor, batch: Batch | None = None) -> tuple[Tensor, Tensor]:
+        """Count a sum with more noise, by default over all patients."""
+        cast("Counted", batch if batch is not None else self.draw(self._patients)).gradients += DUAL_NOISE**-2
+        return torch.zeros(2, len(self._start["y"])), torch.ones(2)
 
     def fresh(self) -> Arrays:
         """Return a head, and y."""

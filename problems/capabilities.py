@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from edelweiss.problems.base import Arrays, Batch
+    from edelweiss.problems.base import Arrays, Batch, Problem
 
 
 class ClosedFormDual(Protocol):
@@ -123,22 +123,13 @@ class BalancedLoss(Protocol):
     """The loss has a variant that treats all classes as equally frequent."""
 
     @abstractmethod
-    def balanced_gradient(self, x: Tensor, batch: Batch | None, counts: Tensor) -> Tensor:
-        """Return the gradient of the loss as if the site had equal numbers of samples of each class.
+    def balanced(self, counts: Tensor) -> Problem:
+        """Return the problem as if a site had equal numbers of samples of each class; it shares the network.
 
         Parameters
         ----------
-        x : Tensor
-            Primal variable, shape (d,).
-        batch : Batch or None
-            A mini-batch.
         counts : Tensor
             Number of the site's training samples of each class, shape (C,).
-
-        Returns
-        -------
-        Tensor
-            Shape (d,), owned by the caller.
         """
         ...
 

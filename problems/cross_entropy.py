@@ -13,8 +13,6 @@ from edelweiss.problems.network import NetworkProblem, mean
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from edelweiss.problems.base import Batch
-
 
 def mean_cross_entropy(logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
     """Return the mean of -log softmax(h)_label over samples, weighted as in `NetworkProblem.loss`."""
@@ -49,12 +47,28 @@ class CrossEntropy(NetworkProblem, BalancedLoss):
         shares = self.setting.data_summary.shares or (1 / self.width,) * self.width
         return torch.tensor(shares, device=self.device, dtype=self.dtype)
 
-    def balanced_gradient(self, x: Tensor, batch: Batch | None, counts: Tensor) -> Tensor:
-        """Return the gradient of -log (n_label e^h_label / Σ_c n_c e^h_c), the balanced softmax (Ren et al. 2020)."""
-        assert batch is not None, "a network learns from batches"
-        self.network.bind(x)
-        self.network.train(True)
-        logits = self.outputs(batch[0])
-        counts = pad(counts, (0, logits.shape[1] - len(counts)))  # the last classes may be missing at the site
-        # A class without samples contributes e^-inf to the sum.
-        return self.network.gradient(cross_entropy(logits + counts.to(self.dtype).log(), batch[1]))[0]
+    def balanced(self, counts: Tensor) -> BalancedSoftmax:
+        """Return the problem with the balanced softmax (Ren et al. 2020)."""
+        return BalancedSoftmax(self, counts)
+
+
+class BalancedSoftmax(CrossEntropy):
+    """Mean over the batch of -log (n_label e^h_label / Σ_c n_c e^h_c), over the network of another problem.
+
+    A class without samples contributes e^-inf to the sum.
+
+    Parameters
+    ----------
+    problem : CrossEntropy
+        Whose network it has.
+    counts : Tensor
+        n, shape (C,) or shorter: the last classes may be missing at the site.
+    """
+
+    def __init__(self, problem: CrossEntropy, counts: Tensor) -> None:
+        self.__dict__.update(problem.__dict__)
+        self._offsets = pad(counts, (0, self.width - len(counts))).to(self.device, self.dtype).log()
+
+    def loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Return the balanced loss on the batch."""
+        return mean_cross_entropy(logits + self._offsets, labels, weights)

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -36,6 +36,7 @@ from edelweiss.problems.network import NetworkProblem, channels_last, evaluation
 if TYPE_CHECKING:
     from edelweiss.datasets import Samples
     from edelweiss.problems import Batch, Problem
+    from edelweiss.problems.capabilities import ClosedFormDual
 
 MOST_NUMBERS = 2**26  # of a block of gradients: 256 MB in float32
 BUILT_IN = NetworkProblem.__module__.rpartition(".")[0] + "."
@@ -126,6 +127,23 @@ def clipped_sum(problem: NetworkProblem, samples: Samples, rows: Rows, terms: Se
         factors = _factors(torch.linalg.vector_norm(each, dim=1, dtype=torch.float64), clip)
         each = torch.where(factors[:, None] > 0, each, 0).mul_(factors[:, None].to(each.dtype))
         total += each.sum(0, dtype=torch.float64)
+    return total
+
+
+def clipped_terms(problem: NetworkProblem, x: Tensor, samples: Samples, rows: Rows, size: int, clip: float) -> Tensor:
+    """Return Σ_i t_i min(1, clip / ‖t_i‖) over patients, float64, shape (size,).
+
+    t_i are patient i's `ClosedFormDual.dual_terms`, numerators and denominators as one vector: means over the patient's
+    rows. They are taken patient by patient, so nobody's are rounded by another's; no gradient is needed.
+    """
+    total = torch.zeros(size, dtype=torch.float64, device=problem.device)
+    counts = torch.bincount(rows.owners).tolist()
+    for positions, shares in zip(rows.positions.split(counts), rows.shares.split(counts), strict=True):
+        batch = samples.batch(positions.to(samples.rows.device))
+        parts = cast("ClosedFormDual", problem).dual_terms(x, (*batch, shares.to(x)))
+        own = torch.cat([part.flatten() for part in parts]).double()
+        factor = _factors(torch.linalg.vector_norm(own), clip)
+        total += torch.where(factor > 0, own, 0) * factor
     return total
 
 

@@ -14,8 +14,8 @@ import torch
 from edelweiss.client_app.errors import RefusedError
 from edelweiss.datasets import Augmentation
 from edelweiss.federation.privacy_account import Query, spent
-from edelweiss.federation.privacy_plan import Counted, rate_of
-from edelweiss.problems.patients import Rows, Term, clipped_sum, public_gradient
+from edelweiss.federation.privacy_plan import DUAL_NOISE, Counted, rate_of
+from edelweiss.problems.patients import Rows, Term, clipped_sum, clipped_terms, public_gradient
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from edelweiss.federation.oracle import Point
     from edelweiss.federation.privacy_account import Queries
     from edelweiss.problems import Arrays, Batch
+    from edelweiss.problems.capabilities import BalancedLoss
     from edelweiss.problems.network import NetworkProblem
 
 GRID = 2000  # steps of the grid in a clip, times √(d + p): rounding moves a sum by less than 1/2000 of the clip
@@ -115,6 +116,9 @@ class PrivateOracle:
         The queries that were paid for.
     batch_size
         b: patients that a batch holds on average.
+    labels
+        Returns labels with about as many of each class as the site has, of noised counts; default: the site's own,
+        where nothing has to be private.
     fresh, common, augmentation
         As `SiteOracle` has them.
 
@@ -138,6 +142,7 @@ class PrivateOracle:
         allowed: Queries,
         batch_size: int,
         *,
+        labels: Callable[[], Tensor] | None = None,
         fresh: Callable[[], Arrays] | None = None,
         common: NetworkProblem | None = None,
         augmentation: Augmentation | None = None,
@@ -146,6 +151,7 @@ class PrivateOracle:
         self.batch_size, self.gradients, self._drawn, self._expected = batch_size, 0, 0, 0.0
         self.generator = stream.generator("algorithm")
         self._samples, self._patients, self._stream, self._mechanism = samples, patients, stream, mechanism
+        self._labels = labels or (lambda: samples.targets().cpu())
         self._augmentation, self.asked = augmentation or Augmentation(), Counter[Query]()
         self._allowed = spent(allowed, mechanism.noise) if mechanism.noise else None
 
@@ -191,6 +197,31 @@ class PrivateOracle:
         """Return private (gx, gy) over all patients."""
         return self.gradient(x, y, self.draw(len(self._patients)))
 
+    def balanced_gradient(self, x: Tensor, batch: Batch | None) -> Tensor:
+        """Return a private gradient of the balanced loss, by the noised counts of the site's classes."""
+        own, counts = self.problem, torch.bincount(self._labels()).clamp(min=1)
+        self.problem = cast("NetworkProblem", cast("BalancedLoss", own).balanced(counts))
+        try:
+            return self.gradient(x, None, batch)[0]
+        finally:
+            self.problem = own
+
+    def dual_terms(self, x: Tensor, batch: Batch | None = None) -> tuple[Tensor, Tensor]:
+        """Return private terms of the best y, summed over a sample, by default over all patients.
+
+        A patient's terms are clipped to the norm that a score of 1 and its count have, for each label.
+        """
+        sample = cast("Sample", batch if batch is not None else self.draw(len(self._patients)))
+        self._require_paid(sample, DUAL_NOISE**-2)
+        assert sample.rows is not None, "samples are drawn here"
+        problem, (j, p) = self.problem, (self.problem.terms, self.problem.dual)
+        counts = (j, p) if problem.labels else (j,)
+        clip = math.sqrt(math.prod(counts))
+        total = clipped_terms(problem, x, self._samples, sample.rows, j * p + math.prod(counts), clip)
+        self._add_noise(total, clip, DUAL_NOISE * self._mechanism.noise)
+        numerators, denominators = total.to(problem.dtype).split([j * p, math.prod(counts)])
+        return numerators.view(j, p), denominators.clamp(min=1.0).view(counts)
+
     def _answer(self, terms: Sequence[Term], sample: Sample, clip: float) -> tuple[Tensor, Any]:
         """Return the noised mean over a sample, plus what needs no noise, by x and by y."""
         self._require_paid(sample)
@@ -200,15 +231,17 @@ class PrivateOracle:
         total = clipped_sum(problem, self._augmented(sample), sample.rows, terms, clip)
         expected = sample.rate * len(self._patients)
         self._expected += expected
-        if mechanism.noise:
-            steps = 2.0 ** math.ceil(math.log2(GRID * math.sqrt(len(total)))) / clip
-            noise = self._stream.normal(len(total)).mul_(mechanism.noise * clip * steps).round_()
-            total.mul_(steps).round_().add_(noise.to(total.device)).div_(steps * expected)
-        else:
-            total.div_(expected)
-        mean = total.to(problem.dtype).add_(public_gradient(problem, terms))
+        self._add_noise(total, clip, mechanism.noise)
+        mean = total.div_(expected).to(problem.dtype).add_(public_gradient(problem, terms))
         d = len(terms[0].x)
         return (mean, None) if terms[0].y is None else (mean[:d].clone(), mean[d:].clone())
+
+    def _add_noise(self, total: Tensor, clip: float, noise: float) -> None:
+        """Add noise of so many clips to a sum in place, both on the grid."""
+        if noise:
+            steps = 2.0 ** math.ceil(math.log2(GRID * math.sqrt(len(total)))) / clip
+            drawn = self._stream.normal(len(total)).mul_(noise * clip * steps).round_()
+            total.mul_(steps).round_().add_(drawn.to(total.device)).div_(steps)
 
     def _augmented(self, sample: Sample) -> Samples:
         """Return the site's samples, whose images change as this batch's do."""
@@ -217,11 +250,11 @@ class PrivateOracle:
         numbers = torch.Generator().manual_seed((self.generator.initial_seed() + sample.number) % 2**63)
         return replace(self._samples, augment=partial(self._augmentation.draw, generator=numbers))
 
-    def _require_paid(self, sample: Sample) -> None:
-        """Check that what is asked, this answer included, costs no more than what was paid for."""
+    def _require_paid(self, sample: Sample, sums: float = 1) -> None:
+        """Check that what is asked, this answer included, costs no more than what was paid for; see `Query`."""
         if sample.gradients:
             self.asked[Query(sample.rate, sample.gradients)] -= 1
-        sample.gradients += 1
+        sample.gradients += sums
         self.asked[Query(sample.rate, sample.gradients)] += 1
         if self._allowed is None:
             return

@@ -237,6 +237,7 @@ class SitePrivacy:
             mechanism,
             queries,
             run.batch_size,
+            labels=lambda: self.counted_labels,
             fresh=fresh,
             common=cast("NetworkProblem", common),
             augmentation=run.augmentation,

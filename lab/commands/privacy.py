@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from typing import TYPE_CHECKING
 
@@ -108,7 +109,7 @@ def plan(given: Mapping[str, Value], patients: Sequence[int], noises: Sequence[f
             prices = [price(each, run.sites, n) for each in runs]
         for cost in prices:
             queries = total(cost.plan)
-            answers = sum(query.gradients * count for query, count in queries.items())
+            answers = sum(math.ceil(query.gradients) * count for query, count in queries.items())
             spent, tight = epsilon(cost.curve, run.dp_delta), cost.tight_epsilon(run.dp_delta)
             rate = max(query.rate for query in queries)
             yield f"{n:12}{rate:12.4f}{answers:12}{cost.noise:12.3f}{spent:12.3f}{tight:12.3f}{cost.best_guess:12.3f}"

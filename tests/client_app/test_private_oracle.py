@@ -284,6 +284,19 @@ def test_noise_has_the_size_that_is_accounted_for_and_lies_on_a_grid() -> None:
     assert torch.cat([gx, gy]).std() == pytest.approx(4.0 * 0.5 / 3, rel=0.3)
 
 
+def test_the_terms_of_a_best_y_have_four_times_the_noise() -> None:
+    problem, samples, allowed = problem_of("auc"), samples_of(12), {Query(1.0, 1 / 16): 1}
+    x, exact = problem.initial()["x"], private(problem, samples)
+    numerators = []
+    for seed in range(400):
+        stream, mechanism = KeyedStream(seed.to_bytes(32, "little")), Mechanism(0.7, 1.0, 1.0)
+        oracle = PrivateOracle(problem, samples, Patients(12), stream, mechanism, allowed, 3)
+        numerators.append(oracle.dual_terms(x)[0] - exact.dual_terms(x)[0])
+    assert float(torch.stack(numerators).std()) == pytest.approx(4 * 0.7 * math.sqrt(2), rel=0.1)
+    with pytest.raises(RefusedError):
+        oracle.dual_terms(x)
+
+
 def test_an_answer_that_was_not_paid_for_is_not_given() -> None:
     x, y = moved(problem_of("auc"), 1)
     oracle = opened(1.0, {Query(0.25): 2})
@@ -347,3 +360,6 @@ def test_plans_by_hand() -> None:
     assert planned("cdma") == {q: 3 + 3 * 3}
     assert planned("fednest", anchor_batch=30) == {Query(0.3): 6, q: 18}
     assert planned("ditto", minimax=False) == {Query(0.1, 2): 12}
+    assert planned("fedrod", minimax=False) == {Query(0.1, 2): 12}
+    assert planned("coda", stage_iterations=8) == {q: 12, Query(1.0, 1 / 16): 2}  # a best y costs as noise of 4 σ does
+    assert planned("coda", stage_iterations=8, dual_batch=50) == {q: 12, Query(0.5, 1 / 16): 2}

@@ -77,6 +77,16 @@ class Twins:
         answers = [oracle.full_gradient(*asked) for oracle in self.both]
         return self.compared(answers, CLIPS.clip / PEOPLE)
 
+    def balanced_gradient(self, x: Tensor, batch: Any) -> Tensor:
+        answers = [(oracle.balanced_gradient(x, own), None) for oracle, own in zip(self.both, batch, strict=True)]
+        return self.compared(answers, CLIPS.clip / (batch[0].rate * PEOPLE))[0]
+
+    def dual_terms(self, x: Tensor, batch: Any = None) -> tuple[Tensor, Tensor]:
+        batch = batch if batch is not None else self.draw(PEOPLE)
+        answers = [oracle.dual_terms(x, own) for oracle, own in zip(self.both, batch, strict=True)]
+        self.compared([(sums.flatten(), counts.flatten()) for sums, counts in answers], math.sqrt(2))
+        return answers[0]
+
     def compared(self, answers: list[tuple[Tensor, Any]], most: float) -> tuple[Tensor, Any]:
         present, absent = (torch.cat([part for part in answer if part is not None]).double() for answer in answers)
         assert present.isfinite().all()
@@ -131,6 +141,20 @@ def test_no_query_at_any_point(name: str, model: str, values: list[float], patie
     pair.difference(points[0], points[0], (0.9, 0.5), points[1])
     pair.full_gradient(*points[1])
     assert pair.asked == 5
+
+
+@pytest.mark.parametrize("score", ["sigmoid", "identity"])
+@pytest.mark.parametrize("value", [1.0, 1e4, 1e30, math.nan])
+@pytest.mark.parametrize("patient", [0, 1])
+def test_nor_the_terms_of_the_best_y(score: str, value: float, patient: int) -> None:
+    pair = twins("auc", "linear", [value] * 6, patient, 99)
+    for oracle in pair.both:
+        oracle.problem = type(oracle.problem)(oracle.problem.setting, score=score)  # type: ignore[call-arg]
+    x, _ = moved(cast("NetworkProblem", pair.problem), 1)
+    sums, counts = pair.dual_terms(x)
+    assert sums.isfinite().all()
+    assert (counts >= 1).all()
+    assert pair.asked == 1
 
 
 def test_a_patient_who_is_not_clipped_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,7 +60,7 @@ def test_noise_for_an_epsilon_costs_that_epsilon_and_a_larger_site_needs_less() 
     ("given", "patients", "noises", "named"),
     [
         (RUN, [0, -3], (-1.0,), ["--patients 0", "--patients -3", "--noise -1"]),
-        (RUN | {"algorithm": "coda"}, [200], (), ["coda"]),
+        (RUN | {"sampler": "fixed-positives"}, [200], (), ["fixed-positives"]),
         (RUN | {"dp.epsilon": "x"}, [200], (), ["dp.epsilon"]),
         (RUN | {"dp.epsilon": 0.01}, [200], (), ["dp.epsilon = 0.01"]),
     ],

@@ -12,7 +12,7 @@ PROMISED: dict[type, set[str]] = {
     ClosedFormDual: {"dual_terms"},
     InnerFunction: {"inner", "compositional_gradient"},
     Layers: {"layers", "head"},
-    BalancedLoss: {"balanced_gradient"},
+    BalancedLoss: {"balanced"},
 }
 
 

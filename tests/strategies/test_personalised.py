@@ -243,7 +243,7 @@ class SoftmaxOracle(Differences):
         return self.problem.gradient(x, y, batch)
 
     def balanced_gradient(self, x: torch.Tensor, batch: Any) -> torch.Tensor:
-        return self.problem.balanced_gradient(x, batch, self.counts)
+        return self.problem.balanced(self.counts).gradient(x, None, batch)[0]
 
     def fresh(self) -> Arrays:
         return self.problem.fresh()
