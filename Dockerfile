@@ -50,7 +50,7 @@ RUN edelweiss --run-config 'rounds=1 runs-dir="/tmp/runs"' \
  && find /tmp -mindepth 1 -delete
 
 # Volumes take these folders' mode on first use: whoever compose makes the user can write.
-RUN install -d -m 1777 /state /results
+RUN install -d -m 1777 /state /page /results
 ENV PYTHONDONTWRITEBYTECODE=1
 USER 1000:1000
 WORKDIR /results

@@ -36,7 +36,7 @@ def main() -> int:
     with Scratch() as home, ExitStack() as stack:
         folder = Path(os.environ.get("EDELWEISS_DEMO", home / "demo"))
         folder.mkdir(parents=True, exist_ok=True)
-        environment = flower_environment(home)
+        environment = {"EDELWEISS_ALLOW_ROOT": "1"} | flower_environment(home)  # its hospitals are only for a look
         fleet = f"127.0.0.1:{free_port()}"
         stack.enter_context(superlink(home, environment, "--fleet-api-type", "grpc-rere", "--fleet-api-address", fleet))
         control = (home / "config.toml").read_text(encoding="utf-8").split('address = "')[1].split('"')[0]

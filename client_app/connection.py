@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+
+ROOT = "EDELWEISS_ALLOW_ROOT"  # environment variable: 1 lets a site be root
 
 
 def address(text: str) -> str:
@@ -84,6 +87,14 @@ class JoinConfig(SiteConfig):
     def node_config(self) -> dict[str, Value]:
         """Return the node-config for the ClientApp."""
         return self.model_dump(by_alias=True, exclude_defaults=True, include=set(SiteConfig.model_fields))
+
+
+def root_problem() -> str:
+    """Return why this process is not to be a site, if it is root and nobody has allowed that; else an empty text."""
+    if os.geteuid() or os.environ.get(ROOT) == "1":
+        return ""
+    mend = f"start it as a user who may read the data and the key; in a container of a user's own, set {ROOT}=1"
+    return f"root: a site reads files of this machine and listens to another one, so it is no root; {mend}"
 
 
 def read_key(file: str) -> EllipticCurvePrivateKey:

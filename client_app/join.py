@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from flwr.app import ConfigRecord
 
-from edelweiss.client_app.connection import read_certificate, read_certificates, read_key
+from edelweiss.client_app.connection import read_certificate, read_certificates, read_key, root_problem
 from edelweiss.client_app.fleet import (
     ENDED,
     INVALID_BUNDLE,
@@ -268,10 +268,12 @@ def join(config: JoinConfig) -> int:
     Raises
     ------
     ConfigError
-        If the key, the certificates or the state folder are unusable.
+        If the process is root, or the key, the certificates or the state folder are unusable.
     """
     from edelweiss.federation.fingerprint import fingerprint
 
+    if problem := root_problem():
+        raise ConfigError("join", [problem])
     keep_freed_memory()
     certificates = read_certificates(config.root_certificates) if config.root_certificates else None
     key = read_key(config.key) if config.key and not config.insecure else None

@@ -410,7 +410,7 @@ def federation(jobs: Jobs, group: str, first: str = "", stubs: Path | None = Non
             command = [*jobs.tree.command("edelweiss-site"), "join", "--insecure", "--superlink", fleet]
             command += [f"--{key}={value}" for key, value in options.items()]
             path = f"{first}{os.pathsep}{jobs.tree.root}" if first and not k else str(jobs.tree.root)
-            own = environment | {"FLWR_HOME": str(place), "PYTHONPATH": path}
+            own = environment | {"FLWR_HOME": str(place), "PYTHONPATH": path, "EDELWEISS_ALLOW_ROOT": "1"}
             if k:
                 own.pop("BASELINE_SITE_COUNTS", None)
             stack.enter_context(process(command, own, jobs.tree.root, home / f"site-{k}.log"))

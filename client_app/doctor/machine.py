@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from edelweiss.client_app.connection import JoinConfig
+from edelweiss.client_app.connection import JoinConfig, root_problem
 from edelweiss.client_app.doctor import Finding
 from edelweiss.common import ConfigError
 
@@ -16,7 +16,10 @@ LITTLE = 2e9  # bytes of disk or memory below which there is a warning
 
 
 def examine_state(config: JoinConfig) -> Iterator[Finding]:
-    """Try to write to the state folder."""
+    """Try to write to the state folder, as a user who is no root."""
+    if problem := root_problem():
+        about, _, text = problem.partition(": ")
+        yield Finding("error", about, text)
     if not config.state_dir:
         text = "none: the site's memory would be lost with this machine; set state-dir to a folder"
         yield Finding("warning", "state", text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import tracemalloc
 import zipfile
 from hashlib import sha256
@@ -23,9 +24,11 @@ from flwr.proto.run_pb2 import GetRunResponse, Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from edelweiss.client_app.bundle import run_config_in
-from edelweiss.client_app.connection import JoinConfig
+from edelweiss.client_app.connection import ROOT, JoinConfig, root_problem
+from edelweiss.client_app.doctor.machine import examine_state
 from edelweiss.client_app.fleet import ENDED, Fleet, Line
-from edelweiss.client_app.join import LONGEST, SOON, Joined, Stop
+from edelweiss.client_app.join import LONGEST, SOON, Joined, Stop, join
+from edelweiss.common import ConfigError
 from tests.said import has
 
 
@@ -76,6 +79,18 @@ def test_between_runs_the_memory_of_the_gpu_is_given_back(monkeypatch: pytest.Mo
         counts.append(len(emptied))
     begun = counts[0]
     assert [count - begun for count in counts] == [0, 0, 0, 1, 1, 2]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be root")
+def test_root_is_refused_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = JoinConfig.read("", {"superlink": "a:1", "insecure": True, "state-dir": str(tmp_path / "state")})
+    monkeypatch.delenv(ROOT)
+    with pytest.raises(ConfigError, match=ROOT):
+        join(config)
+    assert not list(tmp_path.iterdir())
+    assert [one.level for one in examine_state(config) if one.about == "root"] == ["error"]
+    monkeypatch.setenv(ROOT, "1")
+    assert root_problem() == ""
 
 
 # ---------------------------------------------------------------------- what is no bundle, and no message

@@ -109,8 +109,12 @@ class Host:
             lambda m: m[1].replace("0.0.0.0", "127.0.0.1") + self.ports[service, m[2]],
             text,
         )
-        text = text.replace("0.0.0.0", "127.0.0.1").replace("--host=control", "--host=127.0.0.1")
-        for secret in SERVICES[service]["secrets"]:  # a path that the service does not mount stays, and fails
+        text = (
+            text.replace("unix:/page/page.sock", "127.0.0.1:0")
+            .replace("0.0.0.0", "127.0.0.1")
+            .replace("--host=control", "--host=127.0.0.1")
+        )
+        for secret in SERVICES[service].get("secrets", []):  # a path that the service does not mount stays, and fails
             source, name = (secret["source"], secret["target"]) if isinstance(secret, dict) else (secret, secret)
             file = self.certificates / Path(DEPLOYMENT["secrets"][source]["file"]).relative_to("certificates")
             text = re.sub(rf"/run/secrets/{name}\b(?!-)", str(file), text)

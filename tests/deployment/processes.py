@@ -95,7 +95,7 @@ def deployment(
                 command, where = ["flower-supernode", "--insecure", "--grpc-rere", "--superlink", fleet], home
                 command += ["--host", "127.0.0.1", "--port", str(free_port())]
                 command += ["--node-config", " ".join(f"{k}={toml_value(v)}" for k, v in node_config.items())]
-            own = others[number] | {"FLWR_HOME": str(home)}
+            own = {"EDELWEISS_ALLOW_ROOT": "1"} | others[number] | {"FLWR_HOME": str(home)}
             nodes.append(stack.enter_context(started(command, own, cwd=where, stdout=log, stderr=log)))
         arguments = ["--fleet-api-type", "grpc-rere", "--fleet-api-address", fleet]
         stack.enter_context(superlink(folder, environment, *arguments))

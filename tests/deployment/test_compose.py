@@ -63,14 +63,14 @@ def test_no_service_can_do_more_than_it_must(name: str) -> None:
     assert service["security_opt"] == ["no-new-privileges:true"]
     assert service["user"] == "${EDELWEISS_USER:-1000:1000}"
     assert "--insecure" not in service["command"]
-    assert name == "superlink" or "ports" not in service
+    assert name == "superlink" or all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
 
 
 @pytest.mark.parametrize("name", HOSPITALS)
 def test_a_hospital_holds_its_own_key_and_only_reads_its_own_data(name: str) -> None:
     own = [{"source": name, "target": "key"}, {"source": f"{name}-certificate", "target": "certificate"}]
     assert SERVICES[name]["secrets"] == ["ca", "study", *own]
-    volumes = ["./site.toml:/site.toml:ro", f"./data/{name}:/data:ro", f"{name}-state:/state"]
+    volumes = ["./site.toml:/site.toml:ro", f"./data/{name}:/data:ro", f"{name}-state:/state", f"{name}-page:/page"]
     assert SERVICES[name]["volumes"] == volumes
     assert f"--site={name}" in SERVICES[name]["command"]
 
@@ -81,6 +81,26 @@ def test_a_hospital_shares_a_network_with_the_superlink_only(name: str) -> None:
     [network] = SERVICES[name]["networks"]
     assert [other for other in SERVICES if network in SERVICES[other]["networks"]] == ["superlink", name]
     assert DEPLOYMENT["networks"][network]["internal"] == "${INTERNAL:-true}"
+
+
+@pytest.mark.parametrize("name", HOSPITALS)
+def test_a_hospitals_page_is_published_by_a_container_that_has_its_socket_and_nothing_else(name: str) -> None:
+    page = SERVICES[name.replace("hospital", "page")]
+    assert page["volumes"] == [f"{name}-page:/page:ro"]
+    assert page["networks"] == ["pages"]
+    assert "secrets" not in page
+    assert "environment" not in page
+    assert [other for other in HOSPITALS if "pages" in SERVICES[other]["networks"]] == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be root")
+@pytest.mark.parametrize("allowed", ["", "1"])
+def test_no_service_runs_as_root_unless_told(allowed: str) -> None:
+    words = [word.replace("$$", "$") for word in SERVICES["hospital-a"]["entrypoint"]]
+    told = os.environ | {"EDELWEISS_ALLOW_ROOT": allowed}
+    done = subprocess.run([*words, "echo", "it runs"], env=told, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == ((0, "it runs\n") if allowed else (2, ""))
+    assert allowed or "EDELWEISS_USER" in done.stderr
 
 
 def test_jobs_are_taken_in_the_coordinators_own_network_only() -> None:
@@ -119,7 +139,7 @@ def test_the_certificate_is_signed_again_for_a_new_host_by_the_same_authority(tm
 
 
 def test_the_study_key_is_where_a_run_is_signed_and_nowhere_else() -> None:
-    has = {name for name in SERVICES for secret in SERVICES[name]["secrets"] if secret == "study-key"}
+    has = {name for name in SERVICES for secret in SERVICES[name].get("secrets", []) if secret == "study-key"}
     assert has == {"submit"}
 
 

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import time
 import uuid
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent
 
+import httpx
 import numpy as np
 import pandas as pd
 import pytest
@@ -102,6 +104,11 @@ class Engine:
         """Return the number under which a hospital joined, each time that it did."""
         return re.findall(r"joined, as number (\d+)", self.log(hospital))
 
+    def gateway(self, network: str) -> str:
+        """Return the address that this machine has, or would have, in a network."""
+        what = "'{{(index .IPAM.Config 0).Gateway}}'"
+        return self(f"docker network inspect -f {what} {self.project}_{network}").strip()
+
     def address(self, service: str, network: str) -> str:
         """Return a service's address in a network."""
         what = f'{{{{(index .NetworkSettings.Networks "{self.project}_{network}").IPAddress}}}}'
@@ -180,8 +187,7 @@ def test_the_image_is_small_and_starts_without_any_network(engine: Engine) -> No
 def test_a_hospital_reaches_the_coordinator_and_nothing_else(engine: Engine, name: str) -> None:
     """Neither by name nor by number, where a refusal would mean that it can."""
     other = next(hospital for hospital in HOSPITALS if hospital != name)
-    gateway = "docker network inspect -f '{{(index .IPAM.Config 0).Gateway}}'"
-    machine = engine(f"{gateway} {engine.project}_{name}").strip()
+    machine = engine.gateway(name)
     closed = [f"{other}:9099", f"{engine.address(other, other)}:9099", f"{machine}:22", f"{machine}:9092"]
     closed += [f"{engine.address('superlink', 'control')}:8000", f"{engine.address('superlink', 'fleet')}:9092"]
     closed += ["serverapp:9099", f"{engine.address('serverapp', 'control')}:9099"]
@@ -238,7 +244,7 @@ def test_a_hospital_has_no_privileges_and_writes_to_its_state_and_memory_only(en
     assert {int(status[key], 16) for key in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")} == {0}
     assert status["NoNewPrivs"] == "1"
     assert "0" not in status["Uid"].split()
-    assert python(engine, name, WRITABLE).split() == ["/dev/mqueue", "/dev/shm", "/state", "/tmp"]
+    assert python(engine, name, WRITABLE).split() == ["/dev/mqueue", "/dev/shm", "/page", "/state", "/tmp"]
     mounts = engine(f"docker compose exec -T {name} cat /proc/mounts").splitlines()
     memory = {line.split()[1] for line in mounts if line.split()[0] in ("tmpfs", "shm", "mqueue")}
     assert {"/dev/mqueue", "/dev/shm", "/tmp"} <= memory
@@ -255,6 +261,52 @@ WRITABLE = """
         found += [path for path in files if os.path.isfile(path) and os.access(path, os.W_OK)]
     print(*sorted(found))
 """
+
+
+@pytest.mark.parametrize("name", HOSPITALS)
+def test_the_page_of_a_hospital_is_at_the_loopback_interface_of_this_machine_only(engine: Engine, name: str) -> None:
+    """An operator logs in there; another name in the address bar, another interface and a stranger get nothing."""
+    page = name.replace("hospital", "page")
+    port = int(SERVICES[page]["ports"][0].split(":")[1])
+    url = f"http://127.0.0.1:{port}"
+    engine.until(lambda: answers(f"{url}/healthz"), page)
+    own = engine(f"docker compose exec -T {name} edelweiss-site password anna --state-dir /state").split()[-1]
+    with httpx.Client(base_url=url, follow_redirects=True) as client:
+        before = re.search(r'name="before" value="([^"]+)"', client.get("/login").text)
+        assert before
+        given = {"name": "anna", "password": own, "before": before[1]}
+        assert name in client.post("/login", data=given).text
+        assert client.get("/runs").url.path == "/runs"
+        assert httpx.get(f"{url}/runs").headers["location"].startswith("/login"), "without the session"
+        assert client.get("/", headers={"host": f"evil.example:{port}"}).status_code == 403, "DNS rebinding"
+        assert client.post("/login", data=given, headers={"origin": "http://evil.example"}).status_code == 403
+    with socket.socket() as others:
+        others.settimeout(5)
+        assert others.connect_ex((engine.gateway("pages"), port)), "nobody else's interface"
+    assert engine(f"docker compose port {page} 8470").strip() == f"127.0.0.1:{port}"
+    found = engine(f"docker compose exec -T {page} ls -A /page /run /tmp").split()
+    assert "page.sock" in found
+    assert "secrets" not in found
+    assert engine.tried(f"docker compose exec -T {page} touch /page/x").returncode, "it changes nothing there"
+    neighbours = [engine.address(other, "pages") for other in SERVICES if other.startswith("page-") and other != page]
+    closed = [f"{address}:8470" for address in neighbours] + [f"{NOWHERE}:443", "superlink:9092", f"{name}:9099"]
+    reached = python(engine, page, PROBE, *closed).splitlines()
+    assert reached == [f"{target} away" for target in closed]
+
+
+def answers(url: str) -> bool:
+    try:
+        return httpx.get(url).is_success
+    except httpx.HTTPError:
+        return False
+
+
+def test_nothing_runs_as_root_unless_told(engine: Engine) -> None:
+    run = f"EDELWEISS_USER=0:0 {{}} docker compose run --rm --no-deps {HOSPITALS[0]} id -u"
+    refused = engine.tried(run.format(""))
+    assert refused.returncode
+    assert "EDELWEISS_USER" in refused.stdout
+    assert engine(run.format("EDELWEISS_ALLOW_ROOT=1")).split()[-1] == "0"
 
 
 def test_the_doctor_finds_a_hospital_well_and_names_what_is_wrong(engine: Engine) -> None:

@@ -1,0 +1,66 @@
+"""The way to a page at a Unix socket, as in a container: it passes on bytes, and the page decides who may enter."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from bin.run import REPO, free_port
+from edelweiss.client_app.connection import JoinConfig
+from edelweiss.client_app.page.beside import page_beside
+
+pytestmark = pytest.mark.slow
+
+
+@contextmanager
+def relayed(path: Path) -> Iterator[str]:
+    """Relay to a socket through the block; yields the address."""
+    port = free_port()
+    command = [sys.executable, "-m", "edelweiss.client_app.page.relay", f"127.0.0.1:{port}", str(path)]
+    with subprocess.Popen(command, cwd=REPO) as process:
+        try:
+            for _ in range(300):
+                with socket.socket() as probe:
+                    if not probe.connect_ex(("127.0.0.1", port)):
+                        break
+                time.sleep(0.1)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.terminate()
+            process.wait(timeout=30)
+
+
+def test_a_page_at_a_socket_is_reached_under_its_own_names_only(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        place = Path(stack.enter_context(tempfile.TemporaryDirectory(dir="/tmp")))  # a socket's path is short
+        url = stack.enter_context(relayed(place / "page.sock"))
+        assert httpx.get(f"{url}/healthz").status_code == 503, "it is not there yet"
+        options = {"superlink": "a:1", "insecure": True, "state-dir": str(tmp_path), "page": f"unix:{place}/page.sock"}
+        stack.enter_context(page_beside(JoinConfig.read("", {**options})))
+        for _ in range(600):
+            if httpx.get(f"{url}/healthz", timeout=30).is_success:
+                break
+            time.sleep(0.1)
+        with httpx.Client(base_url=url, timeout=30) as client:
+            assert client.get("/login").status_code == 200
+            assert client.get("/login").status_code == 200, "the same connection"
+            for host in ("evil.example", "evil.example:8470", "page-a", "127.0.0.1.evil.example", ""):
+                assert client.get("/login", headers={"host": host}).status_code in (400, 403), host
+            large = client.post("/login", content=b"x" * 3_000_000)
+            assert large.status_code in (403, 413)
+        idle = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])))) for _ in range(30)
+        ]
+        assert httpx.get(f"{url}/healthz", timeout=30).is_success, "those who say nothing hold nobody up"
+        for one in idle:
+            one.close()
+        assert (place / "page.sock").stat().st_mode & 0o077 == 0
