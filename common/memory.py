@@ -14,15 +14,51 @@ RARELY = (100_000, 20, 20)  # thresholds of the three generations of the garbage
 
 
 def free_memory() -> int:
-    """Return the bytes available without swapping; all of the machine's if the system does not say."""
+    """Return the bytes available without swapping, in this machine and in the groups of its processes' limits."""
     free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     with contextlib.suppress(OSError):
         for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
             if line.startswith("MemAvailable:"):
                 free = 1024 * int(line.split()[1])
-    with contextlib.suppress(OSError, ValueError):  # "max" if the container has no limit
-        free = min(free, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
-    return free
+    return min([free, *(limit - used for limit, used in _groups())])
+
+
+def memory_limit() -> int:
+    """Return the bytes that this process may have: all of the machine's, or the smallest limit of its groups."""
+    return min([os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *(limit for limit, _ in _groups())])
+
+
+_CGROUP, _OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+_FILES = {  # limit, use, and what of the use is a cache of files that the kernel gives up
+    "": ("memory.max", "memory.current", "inactive_file"),
+    "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+}
+
+
+def _groups() -> Iterator[tuple[int, int]]:
+    """Yield limit and use of this process's control group and of those around it, of version 1 and 2.
+
+    In a container its own group may be mounted as the outermost, under another name than the process has: a folder that
+    is not there is passed over.
+    """
+    try:
+        lines = _OWN.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        version = next((name for name in controllers.split(",") if name in _FILES), None)
+        if version is None:
+            continue
+        limit, use, cache = _FILES[version]
+        inner = _CGROUP / version / path.lstrip("/")
+        for folder in (inner, *inner.parents):
+            if not folder.is_relative_to(_CGROUP / version):
+                break
+            with contextlib.suppress(OSError, ValueError):  # not there, or "max" where there is no limit
+                most, used = (int((folder / name).read_text(encoding="ascii")) for name in (limit, use))
+                said = dict(line.split() for line in (folder / "memory.stat").read_text(encoding="ascii").splitlines())
+                yield most, max(0, used - int(said.get(cache, 0)))
 
 
 def shortage(need: int, what: str, mend: str) -> str:

@@ -18,6 +18,7 @@ from edelweiss.datasets.config import FOLDERS, SITE, TABLE, DataConfig
 from edelweiss.datasets.errors import DataError
 from edelweiss.datasets.files import SearchPath
 from edelweiss.datasets.labels import stratum
+from edelweiss.datasets.memory_mapped import in_blocks
 from edelweiss.datasets.partition import NATURAL, Rows, partition
 from edelweiss.datasets.patient_ids import keyed_holdout
 from edelweiss.datasets.reading import PATIENTS, Pool, outside_source, pool_of
@@ -101,7 +102,9 @@ def load_site(config: DataConfig, site: int, sites: int) -> SiteData:
             "folds = 0, or leave the site out"
         )
     inputs, dealt_whole = pool.source.inputs, bool(pool.whole) and not own
-    missing = int(inputs.index_select(0, train).isnan().sum()) if inputs.is_floating_point() else 0
+    missing = 0
+    if inputs.is_floating_point():
+        missing = sum(int(block.isnan().sum()) for block in in_blocks(inputs, train))
     return SiteData(
         name,
         Samples(inputs, pool.labels, train),

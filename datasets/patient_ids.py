@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,11 +12,15 @@ from numpy.typing import NDArray
 from edelweiss.datasets.source import Digests, Mask
 
 _BYTES = 8
+BLOCK = 2**15  # rows
 
 
 def digests(rows: Iterable[bytes], key: bytes = b"") -> Digests:
     """Return the 64-bit BLAKE2b hash of each row, optionally keyed; shape (n,)."""
-    return np.frombuffer(b"".join(hashlib.blake2b(row, digest_size=_BYTES, key=key).digest() for row in rows), "<u8")
+    found, rows = bytearray(), iter(rows)
+    while part := b"".join(hashlib.blake2b(row, digest_size=_BYTES, key=key).digest() for row in islice(rows, BLOCK)):
+        found += part
+    return np.frombuffer(found, "<u8")
 
 
 def row_bytes(inputs: NDArray[np.float32], labels: NDArray[np.float32], places: Sequence[int]) -> list[bytes]:
@@ -34,6 +39,11 @@ def row_bytes(inputs: NDArray[np.float32], labels: NDArray[np.float32], places: 
     values = np.insert(inputs, places, labels, axis=1).astype("<f4") + 0.0  # the sum makes -0 a 0
     values[np.isnan(values)] = np.nan  # one bit pattern for all NaN
     return [row.tobytes() for row in values]
+
+
+def blocks(rows: int) -> Iterator[slice]:
+    """Yield the places of rows, `BLOCK` at a time: an object for each of all rows takes far more than their values."""
+    return (slice(start, start + BLOCK) for start in range(0, rows, BLOCK))
 
 
 def keyed(identities: Digests, key: str) -> Digests:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from bisect import bisect
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,13 +22,13 @@ from edelweiss.datasets.errors import DataError, examples
 from edelweiss.datasets.labels import UNKNOWN, VALUES, Labels
 from edelweiss.datasets.memory_mapped import tensor_of
 from edelweiss.datasets.numbers import canonical
-from edelweiss.datasets.patient_ids import digests, row_bytes
+from edelweiss.datasets.patient_ids import blocks, digests, row_bytes
 from edelweiss.datasets.site.clinical import read_clinical, tally
 from edelweiss.datasets.site.data_warnings import DataWarnings
 from edelweiss.datasets.site.images import PLAIN, ImageRules, Listed, read_listed
 from edelweiss.datasets.site.study import Study
 from edelweiss.datasets.site.table import as_text, numbers_in, read_labels, read_numbers, read_patients, read_table
-from edelweiss.datasets.source import Change, Ints, Source
+from edelweiss.datasets.source import Change, Digests, Ints, Source
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -82,10 +82,10 @@ def read_site(
     if study:
         return read_described(study, study.place(folder), binary, patient or "")
     file = file_of(folder)
-    frame = read_table(file)
+    listed = file.name == "labels.csv"
+    frame = read_table(file, None if listed else texts(label, labels, patient or PATIENT))
     if patient is None:
         patient = PATIENT if PATIENT in frame.columns else ""
-    listed = file.name == "labels.csv"
     return read_rows(frame, file, label, binary, patient, listed=listed, images=images, labels=labels)
 
 
@@ -96,6 +96,11 @@ def read_described(study: Study, file: Path, binary: bool, patient: str = "") ->
     found = read_rows(described.frame, file, study.label, binary, patient, indicators=described.indicators)
     notes = tuple(f"{file.name}: {change}" for change in described.changes) + described.notes
     return replace(found, changes=described.changes, notes=notes)
+
+
+def texts(label: str, labels: Labels | None, *others: str) -> set[str]:
+    """Return the columns whose texts matter, not only their numbers."""
+    return {*others, *((*labels.names, labels.healthy) if labels else (label,))}
 
 
 def read_rows(
@@ -122,7 +127,7 @@ def read_rows(
     else:
         classes, names = read_labels(frame, file, label, binary, problems, maps)
         written = classes.astype(np.float32)
-    patients = read_patients(frame, file, patient, columns, problems) if patient else []
+    patients = read_patients(frame, file, patient, columns, problems) if patient else None
     warnings = DataWarnings(file, classes)
     kept, left_out, notes, changes = np.ones(len(frame), np.bool_), list[DataError](), list[str](), list[Change]()
     if listed:
@@ -141,24 +146,25 @@ def read_rows(
         raise DataError.join(problems)
     classes, written = classes[kept], written[kept]
     changes += _read_as(labels, written, classes) if labels else ()
+    who = None if patients is None else patients[kept]
     if features:
         values, labelled = np.asarray(inputs, np.float32), written.reshape(len(written), -1)
-        patient_ids = said = _said(frame, values, features, dict(zip(columns, labelled.T, strict=True)), labels)
-        warnings.rows(said, values, labelled)
-        if not patients:
+        said = _said(frame, values, features, dict(zip(columns, labelled.T, strict=True)), labels)
+        content, patient_ids, row_ids = _hashes(len(values), said, who)
+        warnings.rows(content, values, labelled)
+        if who is None:
             warnings.visits(values)
     else:
-        patient_ids = [path.encode() for path in as_text(frame["path"])[kept]]
-        said = _listed(frame[kept])
-    patient_ids = [text.encode() for text, keep in zip(patients, kept, strict=False) if keep] or patient_ids
+        who = as_text(frame["path"])[kept] if who is None else who
+        _, patient_ids, row_ids = _hashes(len(who), _listed(frame[kept]).__getitem__, who)
     return Source(
         tensor_of(inputs),
         classes,
         2 if labels else len(names),
         features=features,
-        patient_ids=digests(patient_ids),
-        row_ids=digests(b"%b\0%b" % row for row in zip(patient_ids, said, strict=True)),
-        by_patient=bool(patients),
+        patient_ids=patient_ids,
+        row_ids=row_ids,
+        by_patient=patients is not None,
         warnings=(*warnings.errors(), *left_out),
         notes=tuple(notes),
         changes=tuple(changes),
@@ -180,14 +186,27 @@ def _read_as(labels: Labels, written: NDArray[np.float32], classes: Ints) -> Ite
                 yield Change(count, int(of.sum()) * len(written), f"values of labels are {what}, and {said[rule]}")
 
 
+def _hashes(rows: int, said: Callable[[slice], list[bytes]], who: pd.Series | None) -> tuple[Digests, Digests, Digests]:
+    """Return hashes of each row's content, of its patient, ``who`` or else the content itself, and of both."""
+    content, patients, both = [], [], []
+    for part in blocks(rows):
+        block = said(part)
+        content.append(digests(block))
+        owners = block if who is None else [text.encode() for text in who.iloc[part]]
+        patients.append(content[-1] if who is None else digests(owners))
+        both.append(digests(b"%b\0%b" % pair for pair in zip(owners, block, strict=True)))
+    none = digests(())
+    return tuple(np.concatenate([*parts, none]) for parts in (content, patients, both))  # type: ignore[return-value]
+
+
 def _said(
     frame: pd.DataFrame,
     values: NDArray[np.float32],
     features: Sequence[str],
     named: dict[str, NDArray[Any]],
     labels: Labels | None,
-) -> list[bytes]:
-    """Return the whole content of each row of a table, independent of the columns that a run uses."""
+) -> Callable[[slice], list[bytes]]:
+    """Return what gives the whole content of rows of a table, independent of the columns that a run uses."""
     if labels and labels.healthy in frame.columns:
         named[labels.healthy] = numbers_in(frame[labels.healthy])[1]
     elif not labels:
@@ -196,7 +215,8 @@ def _said(
         named[name] = np.where(np.isnan(numbers), named[name], numbers)  # as when it is a feature
     order = sorted(named)
     others = np.column_stack([named[name].astype(np.float32) for name in order])
-    return row_bytes(values, others, [bisect(features, name) for name in order])
+    places = [bisect(features, name) for name in order]
+    return lambda part: row_bytes(values[part], others[part], places)
 
 
 def _listed(frame: pd.DataFrame) -> list[bytes]:
@@ -230,7 +250,7 @@ def _images(
 
 def label_values(folder: str, names: Sequence[str]) -> dict[str, tuple[int, int, int, int]]:
     """Return how many values of label columns are 1, 0, uncertain and blank, in a folder that `read_site` can read."""
-    frame = read_table(file := file_of(folder))
+    frame = read_table(file := file_of(folder), None if file_of(folder).name == "labels.csv" else names)
     if file.name == "labels.csv" and "path" in frame:
         frame = frame[~as_text(frame["path"]).duplicated()]  # an image may have a row for each box
     return tally(frame, names)

@@ -36,6 +36,7 @@ _FEW = 10  # with fewer rows in a class, one column may separate it by chance
 _ERRORS = 50  # "almost without error" allows one error in this many rows of the smaller class
 _WIDE = 10**4  # least range of identifiers that only repeat
 _CELLS = 10**6  # cells of a table of values by class that are always allowed
+_LOOKED_AT = 2**17  # first rows in which visits are looked for: more would say no more
 _CATEGORIES = 20  # most distinct values of a category
 _LONGER = [[7 * unit, 8 * unit, 9 * unit - 2, 9 * unit - 1, 9 * unit] for unit in (11.0, 111.0, 1111.0, 11111.0)]
 _ABOVE = [[7.0, 8.0, 9.0], *_LONGER]  # 77, 88, 97, 98, 99, and longer ones
@@ -217,7 +218,7 @@ def look_like_visits(inputs: NDArray[np.float32]) -> bool:
     `inputs` has shape (n, F), NaN where missing. A column by which the table may be sorted is no evidence.
     """
     agree, chance = [], 1.0
-    for column in inputs.T:
+    for column in inputs[:_LOOKED_AT].T:
         values = column[~np.isnan(column)]
         counts = np.unique(values, return_counts=True)[1]
         if len(counts) < _FEW or len(values) < 2 * _FEWEST:

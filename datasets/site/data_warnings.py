@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edelweiss.datasets.errors import DataError, examples
-from edelweiss.datasets.patient_ids import digests, row_bytes
+from edelweiss.datasets.patient_ids import blocks, digests, row_bytes
 from edelweiss.datasets.site.columns import CONSTANT, kind_of, look_like_visits
-from edelweiss.datasets.source import Ints
+from edelweiss.datasets.source import Digests, Ints
 
 
 class DataWarnings:
@@ -31,20 +30,21 @@ class DataWarnings:
         if (kind := kind_of(name, numbers, self.labels)) and not (indicator and kind == CONSTANT):
             self._found.setdefault(kind, []).append(repr(name))
 
-    def rows(self, rows: Sequence[bytes], inputs: NDArray[np.float32], labels: NDArray[np.float32]) -> None:
+    def rows(self, rows: Digests, inputs: NDArray[np.float32], labels: NDArray[np.float32]) -> None:
         """Look for repeated rows, and for rows with the same features but different labels.
 
         In a table of a few categories this is common by chance: there is no warning if one such pair is expected under
         independence of the columns.
 
-        `rows` is the whole content of each row; `inputs`, shape (n, F), is NaN where missing, and a row without any
-        value matches no other; `labels`, shape (n, L), is as written: -1 if uncertain, NaN if blank, and neither
-        contradicts another value.
+        `rows` has a hash of the whole content of each row; `inputs`, shape (n, F), is NaN where missing, and a row
+        without any value matches no other; `labels`, shape (n, L), is as written: -1 if uncertain, NaN if blank, and
+        neither contradicts another value.
         """
-        repeated = len(rows) - len(set(rows))
+        repeated = len(rows) - len(np.unique(rows))
         there = ~np.isnan(inputs).all(1)
-        inputs, labels = inputs[there], np.where(labels < 0, np.nan, labels)[there]
-        groups, same = np.unique(digests(row_bytes(inputs, labels[:, :0], [])), return_inverse=True)
+        inputs, labels = inputs if there.all() else inputs[there], np.where(labels < 0, np.nan, labels)[there]
+        hashes = [digests(row_bytes(inputs[part], labels[part, :0], [])) for part in blocks(len(inputs))]
+        groups, same = np.unique(np.concatenate([*hashes, rows[:0]]), return_inverse=True)
         least, most = np.full((2, len(groups), labels.shape[1]), np.nan)
         np.fmin.at(least, same, labels)
         np.fmax.at(most, same, labels)

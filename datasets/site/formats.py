@@ -11,20 +11,24 @@ import codecs
 import csv
 import gzip
 import io
+import math
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, datetime, time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
-from edelweiss.common.files import read_file, reason
+from edelweiss.common.files import opened, reason
 from edelweiss.common.memory import free_memory
 from edelweiss.datasets.errors import DataError, examples
+from edelweiss.datasets.site.header import START
 
 if TYPE_CHECKING:
     import pandas as pd
 
+PARQUET = 2**14  # rows of a Parquet file that are turned into text at a time
 GZIP = b"\x1f\x8b"
 PART = 2**20  # bytes looked at at a time
 MARKS = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
@@ -60,12 +64,17 @@ def text_of(file: Path, form: Form | None = None) -> bytes:
         If the file is of a kind that nothing here reads, is damaged, or does not fit the form.
     """
     form = form or Form()
-    if command := CONVERT.get(file.suffix.lower()):
-        text = f"{file} is a {file.suffix} file, which is not read: convert it, with {command.format(file.name)}"
-        raise DataError(text, f"{file.name} is a {file.suffix} file, which is not read")
-    reader = READERS.get(file.suffix.lower())
+    if file.suffix.lower() in READERS:
+        return _written(_rows(file, form), form)
+    with _explained(file), stream_of(file, form) as stream:
+        return stream.read().encode()
+
+
+@contextmanager
+def _explained(file: Path) -> Iterator[None]:
+    """Turn whatever a damaged file raises while it is read into a `DataError`."""
     try:
-        return _written(reader(file, form), form) if reader else _decoded(file, _unpacked(read_file(file)), form)[0]
+        yield
     except DataError:
         raise
     except ImportError as error:
@@ -80,23 +89,123 @@ def text_of(file: Path, form: Form | None = None) -> bytes:
         ) from error
 
 
-def stream_of(file: Path, form: Form | None = None) -> io.TextIOWrapper:
-    """Open a table as text, a part at a time where the file is UTF-8 already; see `text_of`."""
-    if file.suffix.lower() not in READERS and not (form and form.encoding) and _is_utf8(file):
-        return file.open("r", encoding="utf-8-sig", newline="")
-    return io.TextIOWrapper(io.BytesIO(text_of(file, form)), encoding="utf-8", newline="")
+def _rows(file: Path, form: Form) -> Iterator[list[str]]:
+    """Yield the rows of a file that is no text, the names of the columns first."""
+    with _explained(file):
+        for row in READERS[file.suffix.lower()](file, form):
+            yield [_cell(value, form.decimal) for value in row]
 
 
-def _is_utf8(file: Path) -> bool:
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    try:
-        with file.open("rb") as stream:
-            while part := stream.read(PART):
-                decoder.decode(part)
-            decoder.decode(b"", final=True)
-    except UnicodeDecodeError:
-        return False
-    return True
+@dataclass(frozen=True)
+class Lines:
+    """A table that is being read."""
+
+    start: str  # the first characters of a file of text; empty of another
+    rows: Iterator[tuple[int, list[str]]]  # of each line its number in the file, from 1, and its cells
+
+
+@contextmanager
+def lines_of(file: Path, form: Form | None = None, *, strict: bool = False) -> Iterator[Lines]:
+    """Open a table whose lines are read once, one after the other; ``strict`` as in `csv.reader`.
+
+    Raises
+    ------
+    DataError, OSError, ValueError, csv.Error
+        As `text_of`; of a file of text while its lines are read, too.
+    """
+    form = form or Form()
+    if file.suffix.lower() in READERS:
+        yield Lines("", enumerate(_rows(file, form), 1))
+        return
+    encoding = _known(file, form)
+    with _unpacked(file) as plain:
+        start = io.TextIOWrapper(plain, encoding=encoding, newline="").read(START)
+    with _unpacked(file) as plain:
+        stream = io.TextIOWrapper(plain, encoding=encoding, newline="")
+        reader = csv.reader(stream, delimiter=form.delimiter, strict=strict)
+        yield Lines(start, ((reader.line_num, line) for line in reader))
+
+
+@contextmanager
+def stream_of(file: Path, form: Form | None = None) -> Iterator[io.TextIOWrapper]:
+    """Open a table as text, a part at a time where the file is text already; see `text_of`."""
+    form = form or Form()
+    if file.suffix.lower() in READERS:
+        yield io.TextIOWrapper(io.BytesIO(text_of(file, form)), encoding="utf-8", newline="")
+        return
+    encoding = _known(file, form)
+    with _unpacked(file) as plain:
+        yield io.TextIOWrapper(plain, encoding=encoding, newline="")
+
+
+def _known(file: Path, form: Form) -> str:
+    """Return the encoding of a file that must be text."""
+    if command := CONVERT.get(file.suffix.lower()):
+        text = f"{file} is a {file.suffix} file, which is not read: convert it, with {command.format(file.name)}"
+        raise DataError(text, f"{file.name} is a {file.suffix} file, which is not read")
+    return survey(file, form.encoding).encoding
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What a file of text is like, before its lines are read."""
+
+    encoding: str  # as Python calls it
+    bytes: int  # unpacked
+    lines: int
+
+
+def survey(file: Path, encoding: str = "") -> Survey:
+    """Read a file of text once, a part at a time, in the encoding that it is said to have, or else seems to have.
+
+    Raises
+    ------
+    DataError
+        If it is not text in that encoding.
+    OSError, ValueError, EOFError, zlib.error
+        If it cannot be read.
+    """
+    with _unpacked(file) as plain:
+        start = plain.read(PART)
+    marked = [name for mark, name in MARKS.items() if start.startswith(mark)]
+    problem: Exception | None = None
+    for found in [encoding] if encoding else marked or ["utf-8-sig", WESTERN]:
+        try:
+            return _surveyed(file, found)
+        except (UnicodeError, LookupError) as error:
+            problem = error
+    raise DataError(
+        f"{file} is not text in {NAMES.get(found, found)} ({problem}): save it as UTF-8, or name its encoding in a "
+        "study file",
+        f"{file.name} is not text in a known encoding",
+    )
+
+
+def _surveyed(file: Path, encoding: str) -> Survey:
+    decoder = codecs.getincrementaldecoder(encoding)()
+    size = lines = 0
+    with _unpacked(file) as plain:
+        most = math.inf if isinstance(plain, io.BufferedReader) else free_memory() // 4
+        while part := plain.read(PART):
+            size, text = size + len(part), decoder.decode(part)
+            lines += text.count("\n") or text.count("\r")
+            if size > most:
+                raise ValueError(f"unpacked it takes more than {most / 1e9:,.1f} GB, a quarter of the free memory")
+        decoder.decode(b"", final=True)
+    return Survey(encoding, size, lines)
+
+
+@contextmanager
+def _unpacked(file: Path) -> Iterator[BinaryIO]:
+    """Open a file, which gzip may have packed."""
+    with opened(file) as stream:
+        packed = stream.read(len(GZIP)) == GZIP
+        stream.seek(0)
+        if not packed:
+            yield stream
+            return
+        with gzip.GzipFile(fileobj=stream) as plain:
+            yield cast("BinaryIO", plain)
 
 
 def encoding_of(file: Path) -> str:
@@ -104,45 +213,9 @@ def encoding_of(file: Path) -> str:
     if file.suffix.lower() in {*READERS, ".parquet"}:
         return ""
     try:
-        encoding = _decoded(file, _unpacked(read_file(file)), Form())[1]
+        return NAMES[survey(file).encoding]
     except (OSError, ValueError, EOFError, zlib.error):
         return ""
-    return NAMES[encoding]
-
-
-# ---------------------------------------------------------------------- text
-
-
-def _unpacked(data: bytes) -> bytes:
-    """Unpack gzip; anything else is returned unchanged."""
-    if not data.startswith(GZIP):
-        return data
-    most = free_memory() // 4
-    with gzip.GzipFile(fileobj=io.BytesIO(data)) as packed:
-        found = packed.read(most + 1)
-    if len(found) > most:
-        raise ValueError(f"unpacked it takes more than {most / 1e9:,.1f} GB, a quarter of the free memory")
-    return found
-
-
-def _decoded(file: Path, data: bytes, form: Form) -> tuple[bytes, str]:
-    """Return text as UTF-8 without a mark, and the encoding that it was in."""
-    encoding = form.encoding or next((name for mark, name in MARKS.items() if data.startswith(mark)), "")
-    if encoding in ("", "utf-8-sig"):
-        try:
-            data.decode("utf-8-sig")
-        except UnicodeDecodeError:
-            encoding = WESTERN
-        else:
-            return data.removeprefix(b"\xef\xbb\xbf"), "utf-8-sig"
-    try:
-        return data.decode(encoding).encode(), encoding
-    except (UnicodeError, LookupError) as error:
-        raise DataError(
-            f"{file} is not text in {NAMES.get(encoding, encoding)} ({error}): save it as UTF-8, or name its encoding "
-            "in a study file",
-            f"{file.name} is not text in a known encoding",
-        ) from None
 
 
 # ---------------------------------------------------------------------- other files
@@ -173,11 +246,15 @@ def _frame(read: Callable[[Path], pd.DataFrame]) -> Callable[[Path, Form], Itera
     def rows(file: Path, _: Form) -> Iterator[list[Any]]:
         frame = read(file)
         yield [str(name) for name in frame.columns]
-        missing = frame.isna().to_numpy()
-        for row, gone in zip(frame.itertuples(index=False, name=None), missing, strict=True):
-            yield [None if lacks else value for value, lacks in zip(row, gone, strict=True)]
+        yield from _in_rows(frame)
 
     return rows
+
+
+def _in_rows(frame: pd.DataFrame) -> Iterator[list[Any]]:
+    missing = frame.isna().to_numpy()
+    for row, gone in zip(frame.itertuples(index=False, name=None), missing, strict=True):
+        yield [None if lacks else value for value, lacks in zip(row, gone, strict=True)]
 
 
 def _stata(file: Path) -> pd.DataFrame:
@@ -198,12 +275,14 @@ def _spss(file: Path) -> pd.DataFrame:
     return pd.read_spss(file, convert_categoricals=False)
 
 
-def _parquet(file: Path) -> pd.DataFrame:
+def _parquet(file: Path, _: Form) -> Iterator[list[Any]]:
     from pyarrow import parquet
 
-    # As Python's integers where some are missing: a float does not hold an identifier of 64 bits.
-    frame: pd.DataFrame = parquet.read_table(file).to_pandas(integer_object_nulls=True)
-    return frame
+    found = parquet.ParquetFile(file)
+    yield [str(name) for name in found.schema_arrow.names]
+    for part in found.iter_batches(PARQUET):
+        # As Python's integers where some are missing: a float does not hold an identifier of 64 bits.
+        yield from _in_rows(part.to_pandas(integer_object_nulls=True))
 
 
 READERS: dict[str, Callable[[Path, Form], Iterator[list[Any]]]] = {
@@ -213,7 +292,7 @@ READERS: dict[str, Callable[[Path, Form], Iterator[list[Any]]]] = {
     ".sas7bdat": _frame(_sas),
     ".xpt": _frame(_sas),
     ".sav": _frame(_spss),
-    ".parquet": _frame(_parquet),
+    ".parquet": _parquet,
 }
 """What yields the rows of a file that is no text, the names of the columns first; by its suffix."""
 

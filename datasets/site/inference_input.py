@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -275,7 +276,7 @@ class InferenceTable:
 
     # ------------------------------------------------------------------ the rows
 
-    def _opened(self) -> io.TextIOWrapper:
+    def _opened(self) -> AbstractContextManager[io.TextIOWrapper]:
         return stream_of(self.file, self.study.form if self.study else None)
 
     def _lines(self, stream: io.TextIOWrapper) -> Iterator[list[str]]:

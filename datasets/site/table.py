@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import islice
+from math import isnan, nan
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edelweiss.common import CLOSE, LISTED, hint, natural
 from edelweiss.common.files import read_file, reason
-from edelweiss.common.memory import free_memory
+from edelweiss.common.memory import collecting_rarely, free_memory
 from edelweiss.datasets.errors import DataError, examples
 from edelweiss.datasets.labels import as_label, split_names
 from edelweiss.datasets.numbers import LARGEST, MISSING, TRUTH, canonical, is_number
 from edelweiss.datasets.site.data_warnings import DataWarnings
-from edelweiss.datasets.site.formats import text_of
-from edelweiss.datasets.site.header import LOOKED_AT, START, no_names, separated, wrong_names
+from edelweiss.datasets.site.formats import lines_of
+from edelweiss.datasets.site.header import LOOKED_AT, no_names, separated, wrong_names
 from edelweiss.datasets.source import Ints
 
 if TYPE_CHECKING:
@@ -32,21 +33,33 @@ LABEL_PAIRS = (("0", "1"), ("-1", "1"), ("no", "yes"), ("false", "true"))  # neg
 _MOST_CLASSES = 1000  # a column with more is one of ids, not of classes
 _WHOLE = re.compile("-?[0-9]+")
 _ID = re.compile("-?[0-9]{19,20}")  # a whole number of 64 bits, as it is written
+CELLS = 2**18  # of a part that is read at a time
+EXACT = 2.0**53  # up to which a float64 holds whole numbers
+_WORDS = {**dict.fromkeys(MISSING, nan), **TRUTH}
 _ALLOWED = "0/1, -1/+1, no/yes or false/true"
 
 
-def read_table(file: Path) -> pd.DataFrame:
-    """Read a table as text, see `formats.text_of`; a parquet file with its own types."""
+def read_table(file: Path, texts: Collection[str] | None = None) -> pd.DataFrame:
+    """Read a table, a part at a time, see `formats.lines_of`.
+
+    Parameters
+    ----------
+    file
+        A Parquet file is read with its own types.
+    texts
+        Columns that stay text, as they are written; None: all. The others are numbers, NaN where missing, if they hold
+        nothing else; ``texts`` themselves need not exist.
+
+    Raises
+    ------
+    DataError
+        With all problems.
+    """
     import pandas as pd
 
     written_as_text = file.suffix != ".parquet"
     try:
-        if written_as_text:
-            _check_lines(file, data := text_of(file))
-            # As text, because pandas silently turns a column with one bad value into objects.
-            frame = pd.read_csv(io.BytesIO(data), dtype=str, keep_default_na=False)
-        else:
-            frame = _parquet(file, read_file(file))
+        frame = _in_parts(file, texts) if written_as_text else _parquet(file, read_file(file))
     except DataError:
         raise
     except Exception as error:  # pandas, Arrow and codecs raise many kinds on a damaged file
@@ -98,29 +111,37 @@ def _parquet(file: Path, data: bytes) -> pd.DataFrame:
     return frame
 
 
-def _check_lines(file: Path, data: bytes) -> None:
-    """Reject what pandas silently repairs: lines of another length, and duplicate column names."""
-    if kind := looks_like(data):
-        text = f"{file} is {kind}; it must be text separated by commas"
-        raise DataError(text, f"{file.name} is {kind}, not a text table")
-    with io.TextIOWrapper(io.BytesIO(data), encoding="utf-8", newline="") as stream:
-        lines = csv.reader(stream)
-        header, rows, ragged = next(lines, []), list[list[str]](), list[str]()
-        for row in lines:
-            if row and len(row) != len(header):
-                ragged.append(f"line {lines.line_num} has {len(row)}")
-            elif row and len(rows) < LOOKED_AT:
-                rows.append(row)
-    if not header:
-        raise DataError(f"{file} is empty; its first line must name the columns", f"{file.name} is empty")
-    if form := separated(data[:START].decode("utf-8", "replace"), ","):
-        points = " and with decimal points" * form.commas
-        raise DataError(
-            f"{file}: {form}: save it with commas between the values{points}, or let a study file describe it, with "
-            f"{form.keys}",
-            f"{file.name}: its values are not separated by commas",
-        )
-    problems = [*no_names(file, header, rows)]
+def _in_parts(file: Path, texts: Collection[str] | None) -> pd.DataFrame:
+    """Read a table other than Parquet; reject lines of another length, and duplicate column names."""
+    import pandas as pd
+
+    with collecting_rarely(), lines_of(file) as table:
+        if kind := looks_like(table.start.encode()):
+            text = f"{file} is {kind}; it must be text separated by commas"
+            raise DataError(text, f"{file.name} is {kind}, not a text table")
+        _, header = next(table.rows, (0, []))
+        if not header:
+            raise DataError(f"{file} is empty; its first line must name the columns", f"{file.name} is empty")
+        if form := separated(table.start, ","):
+            points = " and with decimal points" * form.commas
+            raise DataError(
+                f"{file}: {form}: save it with commas between the values{points}, or let a study file describe it, "
+                f"with {form.keys}",
+                f"{file.name}: its values are not separated by commas",
+            )
+        names = [name.strip() for name in header]
+        wrong, ragged, looked_at = [*wrong_names(file, names)], list[str](), list[list[str]]()
+        columns = [_Cells(texts is None or name in texts) for name in names]
+        while part := list(islice(table.rows, max(1, CELLS // len(names)))):
+            rows = [row for _, row in part if len(row) == len(names)]
+            if len(rows) < len(part):
+                odd = ((number, len(row)) for number, row in part if len(row) not in (0, len(names)))
+                ragged += [f"line {number} has {count}" for number, count in odd]
+            looked_at += rows[: LOOKED_AT - len(looked_at)]
+            if not (wrong or ragged):  # else nobody asks for the values
+                for column, cells in zip(columns, zip(*rows, strict=True), strict=False):
+                    column.add(cells)
+    problems = [*no_names(file, header, looked_at)]
     if ragged:
         problems.append(
             DataError(
@@ -129,9 +150,66 @@ def _check_lines(file: Path, data: bytes) -> None:
                 f"{file.name}: {len(ragged)} lines do not have as many values as the header",
             )
         )
-    problems += wrong_names(file, [name.strip() for name in header])
-    if problems:
+    if problems := [*problems, *wrong]:
         raise DataError.join(problems)
+    # Without a copy, for that would join all columns of numbers into one block beside them.
+    return pd.DataFrame({name: column.whole() for name, column in zip(names, columns, strict=True)}, copy=False)
+
+
+class _Cells:
+    """A column while it is read: numbers as long as it holds nothing else, then text."""
+
+    def __init__(self, text: bool) -> None:
+        self._text, self._parts = text, list[Any]()
+
+    def add(self, cells: Sequence[str]) -> None:
+        """Add the next cells."""
+        import pandas as pd
+
+        if not self._text and (numbers := _numbers(cells)) is not None:
+            self._parts.append(numbers)
+            return
+        if not self._text:
+            self._text = True
+            self._parts = [pd.array(list(map(_written, part.tolist())), dtype="str") for part in self._parts]
+        self._parts.append(pd.array(cells, dtype="str"))
+
+    def whole(self) -> Any:
+        """Return all cells, for which the parts are given up."""
+        import pandas as pd
+
+        parts, self._parts = self._parts, []
+        if self._text:
+            return pd.concat([pd.Series([], dtype="str"), *map(pd.Series, parts)], ignore_index=True).array
+        return np.concatenate(parts) if parts else np.zeros(0)
+
+
+def _numbers(cells: Sequence[str]) -> NDArray[np.float64] | None:
+    """Return cells as numbers, NaN where missing; None if any is something else, or a number that is not exact."""
+    if not (said := "".join(cells)).isascii() or "_" in said:  # digits of other scripts, or Python's 1_000
+        return None
+    try:
+        found = np.array(list(map(float, cells)))
+        if np.isnan(found).any():  # Python's float takes words such as -nan
+            found = np.array(list(map(_number, cells)))
+    except ValueError:
+        try:
+            found = np.array(list(map(_number, cells)))
+        except ValueError:
+            return None
+    return None if (np.abs(found) > EXACT).any() else found
+
+
+def _number(cell: str) -> float:
+    if (known := _WORDS.get(cell)) is None and (known := _WORDS.get(cell.strip().lower())) is None:
+        known = float(cell)
+        if isnan(known):
+            raise ValueError(f"{cell!r} is not a number")
+    return known
+
+
+def _written(number: float) -> str:
+    return "" if isnan(number) else str(int(number)) if number.is_integer() else repr(number)
 
 
 def other_ways(labels: Sequence[str], columns: Sequence[str]) -> str:
@@ -147,6 +225,14 @@ def other_ways(labels: Sequence[str], columns: Sequence[str]) -> str:
 def as_text(column: pd.Series) -> pd.Series:
     """Return a column as stripped text, empty where missing."""
     return column.astype("string").fillna("").str.strip()
+
+
+def mapped(texts: pd.Series, function: Callable[[str], str]) -> pd.Series:
+    """Return a function of each text, called once for equal ones."""
+    import pandas as pd
+
+    place, different = pd.factorize(texts)
+    return pd.Series(np.array([*map(function, different)], object)[place], texts.index, dtype=object)
 
 
 def _at(rows: Iterable[int], values: pd.Series) -> str:
@@ -170,7 +256,7 @@ def read_labels(
         public = f"{file.name}: the label column is not among its {len(columns)} columns"
         raise DataError.join([DataError(text, public, key="label", value=label), *beside_labels(frame, file)])
     shown = as_text(frame[label])
-    values = shown.map(canonical)
+    values = mapped(shown, canonical)
     if len(missing := np.flatnonzero(values.isin(MISSING))):
         problems.append(
             DataError(
@@ -204,7 +290,7 @@ def read_labels(
         )
     if problems:
         return np.zeros(0, np.int64), ()
-    classes: Ints = np.array([codes[value] for value in values], np.int64)
+    classes = values.map(codes).to_numpy(np.int64)
     said = {code: name for name, code in codes.items()}
     return classes, tuple(said.get(code, str(code)) for code in range(2 if binary else max(said) + 1))
 
@@ -227,8 +313,8 @@ def _as_study(binary: bool) -> str:
 
 def read_patients(
     frame: pd.DataFrame, file: Path, patient: str, labels: Sequence[str], problems: list[DataError]
-) -> list[str]:
-    """Return the patient id of each row; errors are added to ``problems``."""
+) -> pd.Series | None:
+    """Return the patient id of each row as text; errors are added to ``problems``."""
     if patient not in frame.columns or patient in labels:
         columns = [str(name) for name in frame.columns if name not in labels]
         problems.append(
@@ -239,7 +325,7 @@ def read_patients(
                 value=patient,
             )
         )
-        return []
+        return None
     patients = as_text(frame[patient])
     if len(missing := np.flatnonzero(patients.str.lower().isin(MISSING))):
         rows = examples([f"row {patients.index[int(row)] + 1}" for row in missing])
@@ -251,7 +337,7 @@ def read_patients(
                 row=int(missing[0]) + 1,
             )
         )
-    return [str(text) for text in patients]
+    return patients
 
 
 def numbers_in(column: pd.Series) -> tuple[pd.Series, NDArray[np.float64], Ints]:

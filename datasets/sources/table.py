@@ -12,7 +12,7 @@ from edelweiss.common import CLOSE, hint, natural, shorter
 from edelweiss.common.files import as_path, is_file
 from edelweiss.datasets.errors import DataError, examples
 from edelweiss.datasets.numbers import MISSING
-from edelweiss.datasets.site import PATIENT, read_rows
+from edelweiss.datasets.site import PATIENT, read_rows, texts
 from edelweiss.datasets.site.table import as_text, read_table
 from edelweiss.datasets.source import Ints, Source
 from edelweiss.datasets.sources.arrays import gone
@@ -49,7 +49,7 @@ def read_grouped(
         text = f"must be a table, {' or '.join(SUFFIXES)}, or have a study file that describes it"
         raise DataError(f"data-file {path}: {text}", f"data-file: {text}", key="data-file")
     described = study.read(path, also=group) if study else None
-    frame = described.frame if described else read_table(path)
+    frame = described.frame if described else read_table(path, texts(label, labels, PATIENT, group))
     label, patient = (study.label, study.patient) if study else (label, PATIENT if PATIENT in frame.columns else "")
     if patient == (labels.names[0] if labels else label):
         patient = ""
