@@ -7,26 +7,29 @@ of numbers with labels from 0.
 from __future__ import annotations
 
 import csv
-import io
 import math
 import re
-from collections.abc import Iterable, Iterator
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, datetime
-from itertools import pairwise
+from itertools import chain, islice, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from edelweiss.common import hint, numbers, repeated
 from edelweiss.common.files import as_path, reason
+from edelweiss.common.memory import collecting_rarely
 from edelweiss.common.overrides import toml_value
 from edelweiss.datasets.errors import DataError, examples
 from edelweiss.datasets.numbers import MISSING, TRUTH, canonical, is_number
-from edelweiss.datasets.site.formats import Form, text_of
-from edelweiss.datasets.site.header import START, separated
-from edelweiss.datasets.site.table import looks_like
+from edelweiss.datasets.site.formats import Form, Lines, lines_of
+from edelweiss.datasets.site.header import separated
+from edelweiss.datasets.site.table import CELLS, as_numbers, looks_like, mapped
 from edelweiss.datasets.source import Change
 
 if TYPE_CHECKING:
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Wrong = dict[str, list[int]]  # the places of invalid values by reason
 
+_ROW, _DAYS = "\0row", "\0days"  # beside the columns of a table, no name of which can be printed like this
 DAYS = {"days": 1.0, "years": 365.25}  # of a unit of time
 ISO = re.compile(r"(\d{4})-(\d{1,2})-(\d{1,2})([ T].*)?")
 POINTS = re.compile(r"(\d{1,2})\.(\d{1,2})\.(\d{4})([ T].*)?")
@@ -215,29 +219,44 @@ class Study:
         """
         import pandas as pd
 
-        text = self._frame(file)
-        problems = list(self._absent(text, file))
-        kept, changes = self._kept(text)
-        rows = text[kept]
-        found, wrong = self.values(rows)
-        for name, reasons in wrong.items():
-            column = next((one for one in self.columns if one.name == name), None)
-            problems += self._invalid(rows[name], reasons, file, column)
-        if self.label in rows:
-            found[self.label] = self._classes(rows[self.label], file, problems)
-        if problems:
+        invalid: dict[str, dict[str, list[tuple[int, str]]]] = {}  # by column and reason: rows from 1, and their texts
+        cells: dict[str, list[Any]] = {}
+        hits: Counter[Rule] = Counter()
+        names, rows = [*map(str, self._header(file))], 0
+        others = [self.patient] if self.patient in names else []
+        others += [also] if also in names and also not in (*self.names(), *self.features()) else []
+        for text in self._parts(file, names):
+            rows, kept = rows + len(text), np.ones(len(text), np.bool_)
+            for rule, hit in self.left_out(text).items():
+                hits[rule] += int((kept & hit).sum())
+                kept &= ~hit
+            part = text[kept]
+            found, wrong = self.values(part)
+            if self.label in part:
+                found[self.label], wrong[self.label] = self._classes(part[self.label])
+            for name, reasons in wrong.items():
+                for why, places in reasons.items():
+                    bad = part[name].iloc[places]
+                    said = zip((bad.index + 1).tolist(), bad, strict=True)
+                    invalid.setdefault(name, {}).setdefault(why, []).extend(said)
+            days = self._days(part)[0] if self.one_row else None
+            found |= {name: part[name] for name in others} | {_ROW: part.index.to_numpy()}
+            for name, column in {**found, **({} if days is None else {_DAYS: days})}.items():
+                cells.setdefault(name, []).append(column)
+        if problems := [*self._absent(names, file), *self._invalid(invalid, file)]:
             raise DataError.join(problems)
-        if not len(rows):
+        changes = [Change(hits[rule], rows, f"rows are left out: {rule}") for rule in self.leave_out if rule in hits]
+        columns = {name: _joined(cells.pop(name)) for name in [*cells]}
+        index, when = columns.pop(_ROW), columns.pop(_DAYS, None)
+        if not len(index):
             raise DataError(f"{file}: leave-out leaves no row", "the study's rules leave no row")
-        others = [self.patient] if self.patient else []
-        others += [also] if also in rows and also not in (*self.names(), *found) else []
-        frame = pd.DataFrame({**found, **{name: rows[name] for name in others}}, index=rows.index)
+        frame = pd.DataFrame(columns, index=index, copy=False)
         if self.one_row:
-            before, frame = len(frame), self._one_row(frame, self._days(rows)[0])
+            before, frame = len(frame), self._one_row(frame, when)
             what = f"rows are merged with others of their patient: one-row = {self.one_row!r}"
             changes.append(Change(before - len(frame), before, what))
         named = {*self.read_columns(), *self.drop, also}
-        unread = [repr(name) for name in text.columns if name not in named]
+        unread = [repr(name) for name in names if name not in named]
         notes = [f"{file.name}: columns {examples(unread)} are not read, since the study does not name them"] * bool(
             unread
         )
@@ -293,59 +312,69 @@ class Study:
 
     # ------------------------------------------------------------------ steps
 
-    def _frame(self, file: Path) -> pd.DataFrame:
-        """Read the lines as text."""
-        import pandas as pd
+    def _header(self, file: Path) -> list[str]:
+        """Return the names of the columns."""
+        if self.header:
+            return [*self.header]
+        with self._opened(file) as table:
+            return next((_stripped(line) for _, line in table.rows if any(line)), [])
 
+    @contextmanager
+    def _opened(self, file: Path) -> Iterator[Lines]:
         try:
-            data = text_of(file, self.form)
-            if kind := looks_like(data):
-                raise ValueError(f"it is {kind}")
-            with io.TextIOWrapper(io.BytesIO(data), encoding="utf-8", newline="") as stream:
-                lines = csv.reader(stream, delimiter=self.delimiter, strict=True)
-                rows = [(lines.line_num, [value.strip() for value in line]) for line in lines if any(line)]
+            with collecting_rarely(), lines_of(file, self.form, strict=True) as table:
+                if kind := looks_like(table.start.encode()):
+                    raise ValueError(f"it is {kind}")
+                yield table
         except DataError:
             raise
-        except (OSError, ValueError, csv.Error) as error:
+        except (OSError, ValueError, EOFError, zlib.error, csv.Error) as error:
             text = f"{file} cannot be read: {reason(error)}; it must be text separated by {self.delimiter!r}"
             raise DataError(text, "the table cannot be read") from error
-        header = list(self.header)
-        if rows and header in ([], rows[0][1]):
-            header = rows.pop(0)[1]
-        if not rows:
+
+    def _parts(self, file: Path, names: list[str]) -> Iterator[pd.DataFrame]:
+        """Yield the rows as text, a part at a time; the index counts them from 0."""
+        import pandas as pd
+
+        count, ragged = 0, list[str]()
+        with self._opened(file) as table:
+            lines: Iterator[tuple[int, list[str]]]
+            lines = ((number, _stripped(line)) for number, line in table.rows if any(line))
+            first = next(lines, None)
+            if first and first[1] != names:
+                lines = chain([first], lines)
+            form = separated(table.start, self.delimiter)
+            ragged += [f"line 1 has {len(names)}"] * bool(form and len(names) == 1)
+            twice = repeated(names)
+            while part := list(islice(lines, max(1, CELLS // max(1, len(names))))):
+                ragged += [f"line {number} has {len(line)}" for number, line in part if len(line) != len(names)]
+                if not (ragged or twice):
+                    places = range(count, count + len(part))
+                    yield pd.DataFrame([line for _, line in part], places, names, dtype=object)
+                count += len(part)
+        if not count:
             raise DataError(f"{file} has no rows", "the table has no rows")
-        form = separated(data[:START].decode("utf-8", "replace"), self.delimiter)
-        if form and (len(header) == 1 or any(len(values) != len(header) for _, values in rows)):
+        if form and ragged:
             raise DataError(
                 f"{file}: {form}, but the study says {self.delimiter!r}: write {form.keys} there",
                 "the table's values are not separated as the study says",
             )
         problems = []
-        if ragged := [f"line {number} has {len(values)}" for number, values in rows if len(values) != len(header)]:
-            text = f"{file}: there are {len(header)} columns, but {examples(ragged)}; is it separated by "
+        if ragged:
+            text = f"{file}: there are {len(names)} columns, but {examples(ragged)}; is it separated by "
             public = f"{len(ragged)} lines of the table do not have one value per column"
             problems.append(DataError(f"{text}{self.delimiter!r}?", public))
-        if twice := repeated(header):
+        if twice:
             text = f"{file}: {examples(twice)} names more than one column; rename them"
             problems.append(DataError(text, f"{len(twice)} names stand for more than one column", key=twice[0]))
         if problems:
             raise DataError.join(problems)
-        return pd.DataFrame([values for _, values in rows], columns=header, dtype=str)
 
-    def _absent(self, frame: pd.DataFrame, file: Path) -> Iterator[DataError]:
-        names = list(map(str, frame.columns))
+    def _absent(self, names: Sequence[str], file: Path) -> Iterator[DataError]:
         for name in self.read_columns():
             if name not in names:
                 text = f"{file}: the table has no column {name!r}, which the study names.{hint(name, names)}"
                 yield DataError(text, "the table lacks a column that the study names", key=name)
-
-    def _kept(self, frame: pd.DataFrame) -> tuple[Mask, list[Change]]:
-        """Return which rows no rule leaves out, and how many each does."""
-        kept, changes = np.ones(len(frame), np.bool_), []
-        for rule, hit in self.left_out(frame).items():
-            changes.append(Change(int((kept & hit).sum()), len(frame), f"rows are left out: {rule}"))
-            kept &= ~hit
-        return kept, changes
 
     def _one_row(self, frame: pd.DataFrame, days: Floats | None) -> pd.DataFrame:
         """Return one row of each patient; first and last are by the index date, where it is a column."""
@@ -364,23 +393,20 @@ class Study:
         inside = ~frame[self.patient].iloc[order].duplicated(keep=keep)
         return frame.iloc[np.sort(order[inside.to_numpy(np.bool_)])]
 
-    @staticmethod
-    def _invalid(values: pd.Series, wrong: Wrong, file: Path, column: Column | None) -> Iterator[DataError]:
-        for why, places in wrong.items():
-            texts = [toml_value(str(text)) for text in dict.fromkeys(values.iloc[place] for place in places)][:3]
-            ways = [f"missing = [{', '.join(texts)}]"]
-            if column and column.codes:
-                ways.append(f"codes with {texts[0]}")
-            elif column and not column.before_index and not is_number(values.iloc[places[0]]):
-                ways.append(f"words = {{ {texts[0]} = NUMBER }}")
-            mend = f"; or say under [columns.{toml_value(column.name)}] {' or '.join(ways)}" if column else ""
-            rows = [f"row {values.index[place] + 1} ({values.iloc[place]!r})" for place in places]
-            yield DataError(
-                f"{file}: column {values.name!r}: {examples(rows)}: {why}{mend}",
-                f"{len(rows)} values of a column do not fit the study",
-                key=str(values.name),
-                row=int(values.index[places[0]]) + 1,
-            )
+    def _invalid(self, found: Mapping[str, Mapping[str, list[tuple[int, str]]]], file: Path) -> Iterator[DataError]:
+        columns = {column.name: column for column in self.columns}
+        for name in dict.fromkeys([self.index_date, *columns, self.label, *found]):
+            for why, rows in found.get(name, {}).items():
+                listed = examples([f"row {row} ({text!r})" for row, text in rows])
+                yield DataError(
+                    f"{file}: {'label' if name == self.label else 'column'} {name!r}: {listed}: {why}"
+                    f"{_mend(columns[name], [text for _, text in rows]) if name in columns else ''}",
+                    f"the label of {len(rows)} rows is not one of the study's"
+                    if name == self.label
+                    else f"{len(rows)} values of a column do not fit the study",
+                    key=name,
+                    row=rows[0][0],
+                )
 
     def _days(self, frame: pd.DataFrame) -> tuple[Floats | None, Wrong]:
         """Return the index date of each row, in days, NaN where missing, and invalid ones; None if there is none."""
@@ -400,16 +426,18 @@ class Study:
         """
         gone = {"", *map(canonical, (*self.missing, *column.missing))}
         codes = {_compact(word): code for word, code in (*column.codes, *column.words)}
-        known: dict[str, tuple[float, str]] = {}
-        read: list[float] = []
         wrong: Wrong = {}
-        for place, text in enumerate(values):
-            if (found := known.get(text)) is None:
-                found = known[text] = self._number(text, column, codes, gone)
-            read.append(found[0])
-            if found[1]:
-                wrong.setdefault(found[1], []).append(place)
-        numbers = np.array(read, np.float64)
+        plain = None if codes or column.before_index else self._plain(values, gone)
+        if plain is None:
+            known: dict[str, tuple[float, str]] = {}
+            read: list[float] = []
+            for place, text in enumerate(values):
+                if (found := known.get(text)) is None:
+                    found = known[text] = self._number(text, column, codes, gone)
+                read.append(found[0])
+                if found[1]:
+                    wrong.setdefault(found[1], []).append(place)
+        numbers = np.array(read, np.float64) if plain is None else plain
         if column.before_index and days is not None:
             numbers = (days - numbers) / DAYS[column.before_index]
         outside = (numbers < column.low) | (numbers > column.high)
@@ -420,6 +448,19 @@ class Study:
                 why += f", counted in {column.before_index} from this date to the index date"
             wrong[why] = np.flatnonzero(outside).tolist()
         return numbers, wrong
+
+    def _plain(self, values: Iterable[str], gone: set[str]) -> Floats | None:
+        """Return what `_number` says of each text, fast; None unless all are numbers or missing."""
+        absent = [float(text) for text in gone if is_number(text)]
+        if any(not value.is_integer() for value in absent):  # whole numbers may be written with zeros, others not
+            return None
+        texts = list(values)
+        if self.decimal != ".":
+            texts = [text.replace(".", "x").replace(self.decimal, ".") for text in texts]
+        numbers = as_numbers(texts, {**TRUTH, **dict.fromkeys(gone, math.nan)})
+        if numbers is not None and absent:
+            numbers[np.isin(numbers, absent)] = math.nan
+        return numbers
 
     def _number(self, text: str, column: Column, codes: dict[str, float], gone: set[str]) -> tuple[float, str]:
         """Return a value as a number, NaN if missing, and the reason if it is invalid."""
@@ -461,24 +502,40 @@ class Study:
             said = f"as {self.date_format!r} says" if self.date_format else "YYYY-MM-DD or D.M.YYYY"
             return math.nan, f"it must be a date, {said}"
 
-    def _classes(self, values: pd.Series, file: Path, problems: list[DataError]) -> pd.Series:
-        """Return the class of each row; errors are added to ``problems``."""
+    def _classes(self, values: pd.Series) -> tuple[pd.Series, Wrong]:
+        """Return the class of each row, and the places of texts that are none."""
         codes = {canonical(text): str(code) for code, texts in enumerate(self.classes) for text in texts}
-        if wrong := [
-            f"row {row + 1} ({text!r})"
-            for row, text in zip(values.index, values, strict=True)
-            if canonical(text) not in codes
-        ]:
-            allowed = examples(list(codes))
-            problems.append(
-                DataError(
-                    f"{file}: label {self.label!r}: {examples(wrong)}: the study allows {allowed}; correct them, or "
-                    f'leave these rows out with [[leave-out]] column = "{self.label}" and their values',
-                    f"the label of {len(wrong)} rows is not one of the study's",
-                    key=self.label,
-                )
-            )
-        return values.map(lambda text: codes.get(canonical(text), ""))
+        found = mapped(values, lambda text: codes.get(canonical(text), ""))
+        why = (
+            f"the study allows {examples(list(codes))}; correct them, or leave these rows out with [[leave-out]] "
+            f'column = "{self.label}" and their values'
+        )
+        wrong = np.flatnonzero(found == "").tolist()
+        return found, {why: wrong} if wrong else {}
+
+
+def _mend(column: Column, texts: Sequence[str]) -> str:
+    """Return what a study file could say of texts that do not fit a column."""
+    said = [toml_value(text) for text in dict.fromkeys(texts)][:3]
+    ways = [f"missing = [{', '.join(said)}]"]
+    if column.codes:
+        ways.append(f"codes with {said[0]}")
+    elif not column.before_index and not is_number(texts[0]):
+        ways.append(f"words = {{ {said[0]} = NUMBER }}")
+    return f"; or say under [columns.{toml_value(column.name)}] {' or '.join(ways)}"
+
+
+def _stripped(line: Sequence[str]) -> list[str]:
+    return [value.strip() for value in line]
+
+
+def _joined(parts: list[Any]) -> Any:
+    """Return a column, for which its parts are given up."""
+    import pandas as pd
+
+    if isinstance(parts[0], np.ndarray):
+        return np.concatenate(parts)
+    return pd.concat([pd.Series(part.to_numpy(object), dtype="str") for part in parts], ignore_index=True).array
 
 
 def _compact(text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import islice
 from math import isnan, nan
 from pathlib import Path
@@ -35,7 +35,7 @@ _WHOLE = re.compile("-?[0-9]+")
 _ID = re.compile("-?[0-9]{19,20}")  # a whole number of 64 bits, as it is written
 CELLS = 2**18  # of a part that is read at a time
 EXACT = 2.0**53  # up to which a float64 holds whole numbers
-_WORDS = {**dict.fromkeys(MISSING, nan), **TRUTH}
+WORDS = {**dict.fromkeys(MISSING, nan), **TRUTH}
 _ALLOWED = "0/1, -1/+1, no/yes or false/true"
 
 
@@ -166,7 +166,7 @@ class _Cells:
         """Add the next cells."""
         import pandas as pd
 
-        if not self._text and (numbers := _numbers(cells)) is not None:
+        if not self._text and (numbers := as_numbers(cells)) is not None:
             self._parts.append(numbers)
             return
         if not self._text:
@@ -184,28 +184,31 @@ class _Cells:
         return np.concatenate(parts) if parts else np.zeros(0)
 
 
-def _numbers(cells: Sequence[str]) -> NDArray[np.float64] | None:
-    """Return cells as numbers, NaN where missing; None if any is something else, or a number that is not exact."""
+def as_numbers(cells: Sequence[str], words: Mapping[str, float] = WORDS) -> NDArray[np.float64] | None:
+    """Return cells as numbers, NaN where missing; None if any is something else, or a number that is not exact.
+
+    ``words`` are texts in lower case, and the numbers that they stand for.
+    """
     if not (said := "".join(cells)).isascii() or "_" in said:  # digits of other scripts, or Python's 1_000
         return None
+
+    def number(cell: str) -> float:
+        if (known := words.get(cell)) is None and (known := words.get(cell.strip().lower())) is None:
+            known = float(cell)
+            if isnan(known):
+                raise ValueError(f"{cell!r} is not a number")
+        return known
+
     try:
         found = np.array(list(map(float, cells)))
         if np.isnan(found).any():  # Python's float takes words such as -nan
-            found = np.array(list(map(_number, cells)))
+            found = np.array(list(map(number, cells)))
     except ValueError:
         try:
-            found = np.array(list(map(_number, cells)))
+            found = np.array(list(map(number, cells)))
         except ValueError:
             return None
     return None if (np.abs(found) > EXACT).any() else found
-
-
-def _number(cell: str) -> float:
-    if (known := _WORDS.get(cell)) is None and (known := _WORDS.get(cell.strip().lower())) is None:
-        known = float(cell)
-        if isnan(known):
-            raise ValueError(f"{cell!r} is not a number")
-    return known
 
 
 def _written(number: float) -> str:
@@ -290,7 +293,7 @@ def read_labels(
         )
     if problems:
         return np.zeros(0, np.int64), ()
-    classes = values.map(codes).to_numpy(np.int64)
+    classes: Ints = values.map(codes).to_numpy(np.int64).astype(np.int64, copy=False)
     said = {code: name for name, code in codes.items()}
     return classes, tuple(said.get(code, str(code)) for code in range(2 if binary else max(said) + 1))
 
