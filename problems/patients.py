@@ -138,7 +138,7 @@ def clipped_terms(problem: NetworkProblem, x: Tensor, samples: Samples, rows: Ro
     """
     total = torch.zeros(size, dtype=torch.float64, device=problem.device)
     counts = torch.bincount(rows.owners).tolist()
-    for positions, shares in zip(rows.positions.split(counts), rows.shares.split(counts), strict=True):
+    for positions, shares in zip(torch.split(rows.positions, counts), torch.split(rows.shares, counts), strict=True):
         batch = samples.batch(positions.to(samples.rows.device))
         parts = cast("ClosedFormDual", problem).dual_terms(x, (*batch, shares.to(x)))
         own = torch.cat([part.flatten() for part in parts]).double()

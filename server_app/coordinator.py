@@ -274,7 +274,8 @@ def promised(config: RunConfig, problem: Problem, sites: Mapping[Site, Facts], p
     tight = max(one["tight-epsilon"] for one in found["sites"].values())
     progress.say(
         f"differential privacy: epsilon = {config.dp_epsilon:g}, delta = {config.dp_delta:g} for each patient, by "
-        f"noise of {min(noise):.3g} to {max(noise):.3g} times the clip of {found['clip']:.3g}; by itself the run costs {tight:.3g}"
+        f"noise of {min(noise):.3g} to {max(noise):.3g} times the clip of {found['clip']:.3g}; by itself the run "
+        f"costs {tight:.3g}"
         + ". Simulated sites protect nobody: their secrets follow from the seed"
         * (config.dataset != SITE)
     )

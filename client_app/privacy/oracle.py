@@ -219,7 +219,7 @@ class PrivateOracle:
         clip = math.sqrt(math.prod(counts))
         total = clipped_terms(problem, x, self._samples, sample.rows, j * p + math.prod(counts), clip)
         self._add_noise(total, clip, DUAL_NOISE * self._mechanism.noise)
-        numerators, denominators = total.to(problem.dtype).split([j * p, math.prod(counts)])
+        numerators, denominators = torch.split(total.to(problem.dtype), [j * p, math.prod(counts)])
         return numerators.view(j, p), denominators.clamp(min=1.0).view(counts)
 
     def _answer(self, terms: Sequence[Term], sample: Sample, clip: float) -> tuple[Tensor, Any]:
