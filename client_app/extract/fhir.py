@@ -298,7 +298,7 @@ def _counts(connection: DuckDBPyConnection, kind: str, asked: bool) -> dict[str,
     one = RESOURCES[kind]
     wanted = {
         "resources": "count(*)",
-        "ids": "count(DISTINCT hash(id))",
+        "ids": "count(DISTINCT id)",
         "others": f"count(*) FILTER (resourceType IS DISTINCT FROM '{kind}' OR id IS NULL)",
     }
     if asked:
