@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 PATIENT = "patient"
 TABLES = ("csv", "csv.gz", "xlsx", "parquet", "dta", "sas7bdat", "sav")
+SQLITE = (".sqlite", ".sqlite3", ".db")  # ends of names
 FILES = (*(f"data.{kind}" for kind in TABLES), "labels.csv")
 
 
@@ -291,8 +292,11 @@ def file_of(folder: str) -> Path:
     if known:
         text = f"holds {' and '.join(known)}, and it is unclear which one to use; keep one of them"
         raise DataError(f"data-dir {place} {text}", f"the data folder {text}", key="data-dir", value=folder)
+    source = next((f"fhir:{place.absolute()}" for name in found if ".ndjson" in name), "")
+    source = source or next((f"sqlite:///{place.absolute() / name}" for name in found if name.endswith(SQLITE)), "")
+    how = f"; a table is made of it by edelweiss-site extract --study STUDY.toml --source {source}" if source else ""
     raise DataError(
-        f"data-dir {place} holds none of {', '.join(FILES)}; found: {examples(found) or 'nothing'}",
+        f"data-dir {place} holds none of {', '.join(FILES)}; found: {examples(found) or 'nothing'}{how}",
         f"the data folder holds none of {', '.join(FILES)}",
         key="data-dir",
         value=folder,

@@ -23,7 +23,7 @@ from edelweiss.client_app.extract.source import ExtractError, source_at
 from edelweiss.common import ConfigError
 from edelweiss.config.extract import read_value_set
 from edelweiss.config.study import read_study, read_study_file
-from edelweiss.datasets import DataConfig, load_site
+from edelweiss.datasets import DataConfig, DataError, load_site
 from tests.client_app.fhir import Writer, write
 from tests.client_app.omop import TABLES, names, tables
 
@@ -473,6 +473,16 @@ def test_a_place_that_has_no_export_is_refused(site: Site, tmp_path: Path, capsy
         assert refused(site, capsys, source=source).startswith("error: source: "), source
     assert "$export" in refused(site, capsys, source="https://ehr.example.org/fhir")
     assert "$export" in refused(site, capsys, source=f"fhir:{bundle}")
+
+
+def test_a_data_folder_with_an_export_or_a_database_points_to_extract(site: Site, tmp_path: Path) -> None:
+    small(site, 10)
+    with pytest.raises(DataError, match=re.escape(f"--source fhir:{site.export}")):
+        load_site(DataConfig(dataset="site", data_dir=str(site.export)), 0, 1)
+    (folder := tmp_path / "sql").mkdir()
+    (folder / "omop.db").touch()
+    with pytest.raises(DataError, match=re.escape(f"--source sqlite:///{folder}/omop.db")):
+        load_site(DataConfig(dataset="site", data_dir=str(folder)), 0, 1)
 
 
 @pytest.mark.parametrize(
