@@ -163,8 +163,15 @@ class Audit:
 
     # ------------------------------------------------------------------ reading it
 
-    def lines(self) -> Iterator[tuple[str, dict[str, Any]]]:
+    def lines(self, verified: Verified | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield the lines with their hashes, each checked against the previous one, the last against the seal.
+
+        A site may go on writing meanwhile: what it had written at the beginning is yielded.
+
+        Parameters
+        ----------
+        verified : Verified, optional
+            How far it was verified before: earlier lines are not read again. It is changed as lines are yielded.
 
         Raises
         ------
@@ -172,25 +179,42 @@ class Audit:
             At the first line that does not follow the previous one, or if lines are missing at the end. An attacker
             who rewrites both files is detected only by a hash noted elsewhere.
         """
-        count, sealed = self.head()
-        number, last, before = 0, START, START
-        with contextlib.suppress(FileNotFoundError), opened(self.folder / FILE) as file:
-            for number, text in enumerate(file, 1):
-                line, before = _parsed(text), last
-                if line is None or line.get("before") != last:
-                    raise AuditError(
-                        f"line {number} does not follow the previous line: one of them was changed, or lines were "
-                        "removed or inserted between them",
-                        row=number,
-                    )
-                last = _hash(text.rstrip(b"\n"))
-                yield last, line
-        if number < count:
-            problem = f"lines {number + 1} to {count} are missing"
-            raise AuditError(problem, row=number + 1)
-        if (number, last) != (count, sealed) and (number, before) != (count + 1, sealed):
-            problem = f"line {number} is the last, but the seal is for line {count}"
-            raise AuditError(problem, row=number)
+        at = Verified() if verified is None else verified
+        try:
+            with opened(self.folder / FILE) as file:
+                fcntl.flock(file, fcntl.LOCK_SH)  # or the seal would be that of an earlier line than the last
+                (count, sealed), size = self.head(), os.fstat(file.fileno()).st_size
+                fcntl.flock(file, fcntl.LOCK_UN)
+                file.seek(at.size)
+                while at.size < size and (text := file.readline()):
+                    line = _parsed(text)
+                    if line is None or line.get("before") != at.last:
+                        raise AuditError(
+                            f"line {at.lines + 1} does not follow the previous line: one of them was changed, or lines "
+                            "were removed or inserted between them",
+                            row=at.lines + 1,
+                        )
+                    at.size, at.lines = at.size + len(text), at.lines + 1
+                    at.before, at.last = at.last, _hash(text.rstrip(b"\n"))
+                    yield at.last, line
+        except FileNotFoundError:
+            count, sealed = self.head()
+        if at.lines < count:
+            problem = f"lines {at.lines + 1} to {count} are missing"
+            raise AuditError(problem, row=at.lines + 1)
+        if (at.lines, at.last) != (count, sealed) and (at.lines, at.before) != (count + 1, sealed):
+            problem = f"line {at.lines} is the last, but the seal is for line {count}"
+            raise AuditError(problem, row=at.lines)
+
+
+@dataclass
+class Verified:
+    """How far a log was verified."""
+
+    size: int = 0  # bytes
+    lines: int = 0
+    last: str = START  # the hash of the last line, and of that before
+    before: str = START
 
 
 _BEGUN: set[tuple[str, str]] = set()

@@ -13,6 +13,8 @@ from edelweiss.client_app.commands import state_folder
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from edelweiss.client_app.audit import Verified
+
 DESCRIPTION = (
     "Verify a site's audit log and print it, a table for each run: what was received, allowed and sent, with names, "
     "shapes, norms and sizes. Exit code 1 if a line was changed, removed or inserted."
@@ -94,8 +96,8 @@ Rows = dict[str, list[tuple[str, ...]]]
 """The printable lines of each run, in the columns of `COLUMNS`."""
 
 
-def read_into(rows: Rows, hashes: list[str], folder: Path, run: str = "") -> None:
-    """Verify a site's log, and add its lines, and the hash of each.
+def read_into(rows: Rows, hashes: list[str], folder: Path, run: str = "", *, verified: Verified | None = None) -> None:
+    """Verify a site's log, and add its lines, and the hash of each; ``verified``: those that follow.
 
     Raises
     ------
@@ -104,14 +106,15 @@ def read_into(rows: Rows, hashes: list[str], folder: Path, run: str = "") -> Non
     OSError, LookupError, TypeError, ValueError, AttributeError
         If it cannot be read, or a line was not written by a site.
     """
-    from edelweiss.client_app.audit import Audit, require_whole
+    from edelweiss.client_app.audit import FILE, Audit, AuditError
     from edelweiss.client_app.policy.records import Records
 
-    require_whole(folder, has_runs=bool(Records(str(folder)).runs()))
-    for last, line in Audit(folder).lines():
+    for last, line in Audit(folder).lines(verified):
         hashes.append(last)
         if line["run"].startswith(run):
             rows.setdefault(line["run"], []).append(tuple(map(_printable, _row(line))))
+    if not (hashes or (verified and verified.lines)) and Records(str(folder)).runs():
+        raise AuditError("the log is gone, though there are records of runs", key=FILE)
 
 
 def write_csv(rows: Rows, file: TextIO) -> None:

@@ -8,18 +8,18 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 
-from edelweiss.client_app.audit import Audit, AuditError, acknowledge
-from edelweiss.client_app.commands.audit import COLUMNS, Rows, read_into, write_csv
+from edelweiss.client_app.audit import Audit, acknowledge
+from edelweiss.client_app.commands.audit import COLUMNS, Rows, write_csv
 from edelweiss.client_app.commands.audit import page_of as printed
 from edelweiss.client_app.page.beside import accounts_in, connection_in
+from edelweiss.client_app.page.seen import Log, Runs
 from edelweiss.client_app.policy.records import Records, RunRecord
 from edelweiss.common.files import TEXT, read_file, reason
 from edelweiss.federation.fingerprint import release
@@ -37,53 +37,13 @@ LONGEST = 500  # characters of a comment
 DOCTOR = 300.0  # seconds
 
 
-@dataclass
-class Log:
-    """The audit log as last verified: it is read again when its file has changed."""
-
-    folder: Path
-    rows: Rows = field(default_factory=dict)
-    lines: int = 0
-    last: str = ""
-    problem: str = ""
-    _stamp: tuple[object, ...] = ()
-    _lock: Any = field(default_factory=threading.Lock)
-
-    def fresh(self) -> Log:
-        """Verify it, if it has changed."""
-        with self._lock:
-            stamp = tuple(
-                (s.st_ino, s.st_size, s.st_mtime_ns) if (s := _stat(self.folder / name)) else None
-                for name in ("audit.jsonl", "audit.seal")
-            )
-            if stamp != self._stamp or not stamp[0]:
-                rows: Rows = {}
-                hashes: list[str] = []
-                self.problem = ""
-                try:
-                    read_into(rows, hashes, self.folder)
-                except (AuditError, OSError) as error:
-                    self.problem = str(error) if isinstance(error, AuditError) else reason(error)
-                except (LookupError, TypeError, ValueError, AttributeError):
-                    self.problem = f"line {len(hashes)} was not written by a site"
-                self.rows, self.lines, self.last = rows, len(hashes), hashes[-1] if hashes else ""
-                self._stamp = stamp
-            return self
-
-
-def _stat(path: Path) -> Any:
-    try:
-        return path.stat()
-    except OSError:
-        return None
-
-
 class Site:
     """What the page shows, and the operator's acts."""
 
     def __init__(self, config: JoinConfig) -> None:
         self.config, self.state = config, Path(config.state_dir).expanduser()
         self.records, self.log = Records(config.state_dir), Log(self.state)
+        self.runs = Runs(self.records)
         self._findings: list[tuple[str, str, str]] = []
         self._examined = 0.0
         self._examining = threading.Lock()
@@ -112,7 +72,7 @@ class Site:
             findings=self._findings,
             examined=self._examined,
             examining=self._examining.locked(),
-            waiting=[record for record in self.records.runs() if record.waits],
+            waiting=[record for record in self.runs.all() if record.waits],
             disk=_free(self.state),
         )
 
@@ -143,7 +103,7 @@ class Site:
     def show_runs(self, request: Request) -> Response:
         """Return the list of runs, the newest first."""
         log = self.log.fresh()
-        known = {record.run: record for record in self.records.runs()}
+        known = {record.run: record for record in self.runs.all()}
         found: list[tuple[str, tuple[str, str, str], object, dict[str, str]]]
         found = [(record.run, self.state_of(record), record.began, record.shown) for record in known.values()]
         for run, rows in log.rows.items():  # what a rule refused at once has no record
@@ -231,7 +191,7 @@ class Site:
         log, run, kind = self.log.fresh(), request.query_params.get("run", ""), request.query_params.get("as", "")
         words = request.query_params.get("words", "").casefold()
         rows: Rows = {
-            each: [row for row in lines if words in " ".join(row).casefold()]
+            each: [row for row in lines if words in " ".join(row).casefold()] if words else lines
             for each, lines in log.rows.items()
             if each.startswith(run)
         }
@@ -269,7 +229,7 @@ class Site:
         """Return the state in Prometheus' format; no patient data."""
         registry = CollectorRegistry()
         runs = Gauge("edelweiss_runs", "runs of this site by state", ["state"], registry=registry)
-        for record in self.records.runs():
+        for record in self.runs.all():
             runs.labels(self.state_of(record)[0]).inc()
         found = connection_in(self.state)
         connected = Gauge("edelweiss_connected", "1 if the coordinator answers", registry=registry)

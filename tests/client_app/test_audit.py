@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edelweiss.client_app.audit import FILE, LONGEST, MOST, SEAL, Audit, AuditError, arrays_of
+from edelweiss.client_app.audit import FILE, LONGEST, MOST, SEAL, Audit, AuditError, Verified, arrays_of
 from edelweiss.client_app.cli import main
 from edelweiss.client_app.connection import JoinConfig
 from edelweiss.client_app.join import described, join
@@ -422,3 +423,35 @@ def test_a_page_shows_what_a_coordinator_calls_things_as_text(tmp_path: Path) ->
     assert main(["audit", "--state-dir", str(hospital.state), "--html", str(page)]) == 0
     assert "<script" not in page.read_text()
     assert "&lt;script&gt;" in page.read_text()
+
+
+def test_a_log_is_read_while_the_site_goes_on_writing(tmp_path: Path) -> None:
+    """Whoever looks at it during a run is not told that it was altered."""
+    log, ended = Audit(tmp_path, "1"), threading.Event()
+    log.operator("begins")
+
+    def write() -> None:
+        while not ended.is_set():
+            log.operator("goes on")
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        lengths = [len(list(log.lines())) for _ in range(100)]
+    finally:
+        ended.set()
+        thread.join()
+    assert lengths[-1] > lengths[0]
+
+
+def test_only_new_lines_are_read_again(tmp_path: Path) -> None:
+    log, at = Audit(tmp_path, "1"), Verified()
+    for number in range(3):
+        log.operator(f"does {number}", "1")
+        assert [line["act"].split(",")[0] for _, line in log.lines(at)] == [f"does {number}"]
+    assert list(log.lines(at)) == []
+    file = tmp_path / "audit.jsonl"
+    file.write_bytes(file.read_bytes() + b'{"before":"x"}\n')
+    with pytest.raises(AuditError) as error:
+        list(log.lines(at))
+    assert error.value.row == 4
