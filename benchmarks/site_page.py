@@ -160,7 +160,7 @@ def main() -> None:
             before = (state / "audit.jsonl").stat().st_size
             quiet = page.measured(options.seconds)
             idle = page.idle(options.seconds)
-            run = pool.submit(running.submit, {**JOB, "rounds": 100_000}, timeout=3 * options.seconds + 60)
+            run = pool.submit(running.submit, {**JOB, "rounds": 100_000}, timeout=2 * options.seconds + 60)
             until(lambda: (state / "audit.jsonl").stat().st_size > before + 20_000, lambda: str(run))
             busy = page.measured(options.seconds)
             looked = page.idle(options.seconds)
