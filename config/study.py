@@ -95,8 +95,8 @@ class StudyFile(Keys, strict=False):
 
     name: str = Field("", description="of the study, for people")
     file: str = Field("data.csv", min_length=1, description="name of the table in a hospital's folder, or a pattern")
-    delimiter: str = Field(",", min_length=1, max_length=1, description="between values")
-    decimal: Literal[".", ","] = Field(".", description="within numbers")
+    delimiter: str = Field("", max_length=1, description="between values; empty: found")
+    decimal: Literal["", ".", ","] = Field("", description="within numbers; empty: found")
     encoding: str = Field(
         "", description="of a text file, such as latin-1; empty: UTF-8, UTF-16 or Windows-1252, as found"
     )
@@ -159,11 +159,11 @@ class StudyFile(Keys, strict=False):
                 found.append(f"subgroups: {name!r} has neither codes nor bands: give it bands, as in bands = [50, 65]")
         if any(separator in self.file for separator in "/\\"):
             found.append(f"file = {self.file!r}: must be a name in the hospital's folder, or a pattern of such names")
-        if self.delimiter in '"\0\n\r ':
+        if self.delimiter and self.delimiter in '"\0\n\r ':
             found.append(f"delimiter = {self.delimiter!r}: lines of a table need it; take another")
         if self.encoding and not _is_encoding(self.encoding):
             found.append(f"encoding = {self.encoding!r}: no such encoding; take utf-8, latin-1, cp1252 or utf-16")
-        if self.delimiter == self.decimal:
+        if self.delimiter and self.delimiter == self.decimal:
             found.append(f"delimiter = {self.delimiter!r}: it is also the decimal mark; take another")
         label = self.label
         if bool(label.classes) == bool(label.negative and label.positive):

@@ -190,7 +190,8 @@ def _column_doubts(file: StudyFile, column: ColumnTable) -> Iterator[str]:
 def _asked(file: StudyFile) -> Iterator[Line]:
     """Yield what `doctor` asks of each hospital's table."""
     study = file.study()
-    form = f"values separated by {toml_value(file.delimiter)}, decimals after {toml_value(file.decimal)}"
+    form = f"values separated by {toml_value(file.delimiter)}, " if file.delimiter else "separators as found, "
+    form += f"decimals after {toml_value(file.decimal)}" if file.decimal else "decimal marks as found"
     yield Line("ok", "doctor", f"asks for one file that matches {toml_value(file.file)}: {form}")
     names = [*file.header] or study.read_columns()
     order = " in this order, without a line of names" if file.header else ", in any order"

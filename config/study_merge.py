@@ -22,7 +22,8 @@ FAR = 3.0  # ranges whose both ends differ by such a factor may be in different 
 _TABLE = re.compile(r"^\[(columns\..+)\]\s*(#.*)?$")
 _SEEN = re.compile(r"^# (range|words) = (\[[^]]*\]|\{.*\})")
 _DROPPED = re.compile(r'^\s*("(?:[^"\\]|\\.)*"),\s*#\s*(.*)$')
-_SAME = ("delimiter", "decimal", "encoding", "sheet", "header-row", "header", "one-row", "index-date", "date-format")
+_FOUND = ("delimiter", "decimal", "encoding")  # where they are not said
+_SAME = ("sheet", "header-row", "header", "one-row", "index-date", "date-format")
 
 
 @dataclass(frozen=True)
@@ -187,6 +188,14 @@ def _top(out: Merged, drafts: list[Draft]) -> None:
         out.key("file", _pattern([*files.values()]), "exactly one file of a hospital's folder must match")
     else:
         out.key("file", drafts[0].file.file)
+    for key in _FOUND:
+        given = {draft.name: getattr(draft.file, key) for draft in drafts}
+        stated = {name: value for name, value in given.items() if value}
+        if len(stated) == len(drafts) and len({*stated.values()}) == 1:
+            out.key(key, next(iter(stated.values())))
+        elif stated:
+            said = "; ".join(f"{name}: {written(value)}" for name, value in stated.items())
+            out.say(f"{key} is found at each hospital, which may set its own in its copy. {said}")
     for key in _SAME:
         attribute = key.replace("-", "_")
         given = {draft.name: getattr(draft.file, attribute) for draft in drafts}

@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import codecs
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edelweiss.client_app.commands.extract import seconds
+
+if TYPE_CHECKING:
+    from edelweiss.datasets.site.draft import Table
 
 DESCRIPTION = "Draft a study file from your table: a person deletes, confirms and sends it on."
 
@@ -17,9 +25,19 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def takes(parser: argparse.ArgumentParser) -> None:
     """Add the options of a draft."""
-    parser.add_argument("file", help="the table, in any format that tables are read in")
-    parser.add_argument("--label", default="", metavar="COLUMN", help="the label column")
-    parser.add_argument("--patient", default="", metavar="COLUMN", help="the patient column")
+    add = parser.add_argument
+    add("file", nargs="?", default="", help="the table, in any format that tables are read in")
+    add("--label", default="", metavar="COLUMN", help="the label column")
+    add("--patient", default="", metavar="COLUMN", help="the patient column")
+    add("--sheet", default="", help="sheet of a workbook (default: its only one)")
+    add("--header-row", type=int, default=1, metavar="N", help="row of a sheet that names the columns (default: 1)")
+    add("--encoding", default="", help="of a text file, such as latin-1 (default: found)")
+    add("--delimiter", default="", help="between values of a text file (default: found)")
+    add("--decimal", default="", choices=["", ".", ","], metavar="MARK", help="within its numbers (default: found)")
+    add("--source", default="", metavar="URL", help="a database instead of a file, as for extract")
+    add("--query", default="", metavar="FILE", help="the query that it runs")
+    add("--password-file", default="", metavar="FILE", help="holds the database's password (default: none)")
+    add("--timeout", type=seconds, default=3600.0, help="seconds that the query may take (default: 3600)")
     takes_out(parser)
 
 
@@ -34,11 +52,65 @@ def run(options: argparse.Namespace) -> int:
     """Write the draft."""
     from edelweiss.common.files import toml_in
     from edelweiss.config.study import parse_file
-    from edelweiss.datasets.site.draft import draft
+    from edelweiss.datasets.site.draft import Table, draft_of
+    from edelweiss.datasets.site.formats import Form
 
-    text = draft(Path(options.file), options.label, options.patient)
+    checked(options)
+    if options.source:
+        table = queried(options)
+    else:
+        form = Form(options.delimiter, options.decimal, options.encoding, options.sheet, options.header_row)
+        table = Table.read(Path(options.file), form)
+    text = draft_of(table, options.label, options.patient)
     parse_file("draft", toml_in(text.encode()))
+    if table.of > len(table.rows):
+        print(f"drafted from {len(table.rows):,} of {table.of:,} rows, drawn at random", file=sys.stderr)
     return put(text, options.out)
+
+
+def checked(options: argparse.Namespace) -> None:
+    """Raise ConfigError if options contradict each other."""
+    from edelweiss.common import ConfigError
+
+    wrong = []
+    if bool(options.file) == bool(options.source):
+        wrong.append("name the file of a table, or a database with --source; one of these")
+    if bool(options.query) != bool(options.source):
+        wrong.append("--source and --query FILE go together: the query returns the table")
+    if options.header_row < 1:
+        wrong.append(f"--header-row {options.header_row}: must be a number from 1 on")
+    for name, value in (("delimiter", options.delimiter), ("encoding", options.encoding)):
+        if value and (text := unusable(name, value)):
+            wrong.append(f"--{name} {value!r}: {text}")
+    if wrong:
+        raise ConfigError("command", wrong)
+
+
+def unusable(name: str, value: str) -> str:
+    """Return why a delimiter or an encoding cannot be used; empty if it can."""
+    if name == "delimiter":
+        return "" if len(value) == 1 and value not in '"\0\n\r ' else "must be one character, such as ';' or a tab"
+    try:
+        codecs.lookup(value)
+        "a".encode(value)
+    except (LookupError, ValueError):
+        return "no such encoding; take utf-8, latin-1, cp1252 or utf-16"
+    return ""
+
+
+def queried(options: argparse.Namespace) -> Table:
+    """Return the table of a query, whose rows are read in parts."""
+    from edelweiss.client_app.extract.source import Source, one_statement, read_password
+    from edelweiss.config.extract import read_query
+    from edelweiss.datasets.site.draft import Table
+    from edelweiss.datasets.site.formats import cell_text
+
+    query = one_statement(read_query(Path(options.query)))
+    password = read_password(options.password_file)
+    with Source.of(options.source).answer(query, options.timeout, password) as (_, answer):
+        rows = ([cell_text(value) for value in row] for part in answer.parts for row in part)
+        table = Table.of_rows("data.parquet", answer.columns, rows)
+    return replace(table, query=query)
 
 
 def put(text: str, out: str) -> int:

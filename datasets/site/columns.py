@@ -199,6 +199,8 @@ _NAMES = {
     "encounter",
     "participant",
 }  # words of a column's name
+_NAMING = {"name", "names", "surname", "lastname", "firstname", "fullname", "forename", "patientname", "initials"}
+_NAMING |= {"vorname", "nachname", "familienname", "nom", "prenom", "prénom", "nombre", "apellido", "apellidos"}
 
 
 def _words(name: str) -> list[str]:
@@ -210,6 +212,20 @@ def _words(name: str) -> list[str]:
 def names_an_id(name: str) -> bool:
     """Whether a column's name says that it identifies patients or stays."""
     return not _NAMES.isdisjoint(_words(name))
+
+
+def names_a_person(name: str) -> bool:
+    """Whether a column's name says that it holds people's names."""
+    words = set(_words(name))
+    return bool(words & _NAMING) and words <= _NAMING | {
+        "patient",
+        "first",
+        "last",
+        "full",
+        "family",
+        "given",
+        "middle",
+    }
 
 
 def look_like_visits(inputs: NDArray[np.float32]) -> bool:

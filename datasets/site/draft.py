@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 import math
 import re
+import zlib
 from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from random import Random
 
 import numpy as np
 
 from edelweiss.common import numbers
 from edelweiss.common.files import reason
-from edelweiss.datasets.errors import DataError
+from edelweiss.datasets.errors import DataError, examples
 from edelweiss.datasets.numbers import LARGEST, MISSING, canonical, is_number
 from edelweiss.datasets.site import columns
-from edelweiss.datasets.site.formats import READERS, Form, text_of
+from edelweiss.datasets.site.formats import READERS, Form, lines_of
+from edelweiss.datasets.site.header import LOOKED_AT, holds_words
+from edelweiss.datasets.site.separators import in_words
 from edelweiss.datasets.site.study import DATE
+from edelweiss.datasets.site.table import looks_like
 from edelweiss.datasets.source import Ints
 
 LEAST = 10  # patients who have what a draft names
+MOST = 100_000  # rows that are kept
+FORM_KEYS = ("delimiter", "decimal", "encoding", "sheet", "header-row")
 MANY = 20  # most words of a category
 FILL_IN = "FILL IN"
 UNKNOWN = ("unknown", "unk", "missing", "not known", "not done", "n.a.", "unbekannt", "inconnu")
@@ -50,37 +58,118 @@ NO_PATIENT = """# NO COLUMN SAYS WHOSE A ROW IS, so each counts as a patient. If
 # the column by --patient and draft anew: below may be words that one patient has, or the patients themselves."""
 
 
-def draft(file: Path, label: str = "", patient: str = "") -> str:
+@dataclass(frozen=True)
+class Table:
+    """A table to draft from: all rows as text, or as many as `MOST`, drawn at random."""
+
+    name: str  # of its file
+    header: list[str]
+    rows: list[list[str]]
+    of: int  # rows that were read
+    keys: Mapping[str, str | int] = field(default_factory=dict)  # of a study file, that say how it is written
+    found: str = ""  # how it was found to be written
+    query: str = ""  # by which a database returned it
+
+    @classmethod
+    def read(cls, file: Path, form: Form | None = None) -> Table:
+        """Read a file; DataError if it cannot be read, or its first line does not name the columns."""
+        form = form or Form()
+        given = {key: getattr(form, key.replace("-", "_")) for key in FORM_KEYS}
+        keys = {key: value for key, value in given.items() if value != getattr(Form(), key.replace("-", "_"))}
+        try:
+            with lines_of(file, form) as lines:
+                if kind := looks_like(lines.start.encode()):
+                    raise DataError(f"{file} is {kind}, not a table", f"{file.name} is {kind}, not a table")
+                rows = ((number, row) for number, row in lines.rows if any(row))
+                _, header = next(rows, (0, []))
+                decimal = form.decimal or "."
+                table = cls.of_rows(file.name, header, (_pointed(row, decimal) for _, row in rows))
+                found = in_words(lines.form) if file.suffix.lower() not in READERS and not keys else ""
+                return replace(table, keys=keys, found=found)
+        except DataError:
+            raise
+        except (OSError, ValueError, EOFError, zlib.error, csv.Error) as error:
+            text = f"{file} cannot be read: {reason(error)}"
+            raise DataError(text, f"{file.name} cannot be read") from None
+
+    @classmethod
+    def of_rows(cls, name: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+        """Take rows, of which at most `MOST` are kept; DataError if the header names no columns."""
+        names = [one.strip() for one in header]
+        # The names are written into the draft: a row of a patient must not be taken for them.
+        if (
+            not names
+            or len({*names}) < len(names)
+            or any(not one or is_number(one) or DATE.match(one) for one in names)
+        ):
+            raise DataError.plain(f"{name}: its first line must name all columns, each once: add a line of names")
+        random, kept, count, uneven = Random(0), list[list[str]](), 0, list[str]()
+        for count, row in enumerate(rows, 1):
+            if len(row) != len(names):
+                uneven.append(f"row {count} has {len(row)}")
+            elif len(kept) < MOST:
+                kept.append([*row])
+            elif (place := random.randrange(count)) < MOST:
+                kept[place] = [*row]
+        if uneven:
+            text = f"{name}: the first line has {len(names)} values, but {examples(uneven)}: correct them"
+            raise DataError(text, f"{name}: {len(uneven)} rows have another number of values than the first line")
+        if holds_words(names, kept[:LOOKED_AT]):
+            text = "its first line is like those below it: it must name the columns: add a line of names above it"
+            raise DataError.plain(f"{name}: {text}")
+        return cls(name, names, kept, count)
+
+
+def _pointed(row: list[str], decimal: str) -> list[str]:
+    """Return cells with decimal points in their numbers."""
+    if decimal == ".":
+        return row
+    return [cell.replace(",", ".") if re.fullmatch(r"\s*[+-]?\d*,\d+\s*", cell) else cell for cell in row]
+
+
+def draft(file: Path, label: str = "", patient: str = "", form: Form | None = None) -> str:
+    """Return a commented study file for a table of a file, in any format that tables are read in; see `draft_of`."""
+    return draft_of(Table.read(file, form), label, patient)
+
+
+def draft_of(source: Table, label: str = "", patient: str = "") -> str:
     """Return a commented study file for a table.
 
     Parameters
     ----------
-    file
-        In any format that tables are read in.
+    source
+        The table.
     label
         The label column; empty: a line to fill in.
     patient
-        The patient column; empty: of the columns with a name like ``patient_id`` the one with the fewest values.
+        The patient column; empty: of the columns with a name like ``patient_id`` the one with the fewest values, or
+        one of people's names.
 
     Raises
     ------
     DataError
-        If the file cannot be read, names no columns, or lacks the label or patient column.
+        If the table lacks the label or patient column, or all features.
     """
-    header, rows, form = _read(file)
+    header, rows, name_ = source.header, source.rows, source.name
     for key, name in (("label", label), ("patient", patient)):
         if name and name not in header:
-            text = f"{file}: no column {name!r} for --{key}; its columns: {', '.join(header)}"
-            raise DataError(text, f"{file.name}: the {key} column is absent", key=key, value=name)
+            text = f"{name_}: no column {name!r} for --{key}; its columns: {', '.join(header)}"
+            raise DataError(text, f"{name_}: the {key} column is absent", key=key, value=name)
     table = {name: [row[place].strip() for row in rows] for place, name in enumerate(header)}
     named = [name for name in header if name != label and columns.names_an_id(name)]
     # Of patients and their stays, the fewer are the patients; to count too few leaves out more.
     patient = patient or min(named, key=lambda name: len({*table[name]}), default="")
+    people = [name for name in header if name != label and columns.names_a_person(name)]
+    patient = patient or min(people, key=lambda name: -len({*table[name]}), default="")
     who = table[patient] if patient else [str(row) for row in range(len(rows))]
     classes, said = _label(table[label], who) if label else ([], ["# Name the label column, and check its texts."])
-    lines = [HEAD, *([] if patient else [NO_PATIENT]), f"file = {_toml(file.name)}"]
-    if file.suffix.lower() not in READERS:
-        lines += [f"delimiter = {_toml(form.delimiter)}  # found", f'decimal = "{form.decimal}"  # found']
+    lines = [HEAD, *([] if patient else [NO_PATIENT])]
+    if source.of > len(rows):
+        lines.append(
+            f"# Drafted from {len(rows):,} of its {source.of:,} rows, drawn at random: rare words may be lacking."
+        )
+    lines += [f"# It is {source.found}."] if source.found else []
+    lines += [f"file = {_toml(name_)}", *(f"{key} = {_toml(value)}" for key, value in source.keys.items())]
     if patient:
         twice = len(set(who)) < len(who)
         several = "some have several rows; one-row takes one of each" if twice else "each has one row"
@@ -91,57 +180,29 @@ def draft(file: Path, label: str = "", patient: str = "") -> str:
     for name in header:
         if name in (label, patient):
             continue
-        if name in named:
-            dropped.append(f"    {_toml(name)},  # named like an identifier")
+        if name in (*named, *people):
+            what = "an identifier" if name in named else "a person's name"
+            dropped.append(f"    {_toml(name)},  # named like {what}")
             continue
-        found, why = _column(name, table[name], who, form.decimal, labels)
+        found, why = _column(name, table[name], who, labels)
         if why:
             dropped.append(f"    {_toml(name)},  # {why}")
         else:
             kept.append("\n".join([f"[columns.{_toml(name)}]", *found]))
     if not kept:
-        raise DataError.plain(f"{file.name}: no column is left as a feature: identifiers, dates and free text are none")
+        raise DataError.plain(f"{name_}: no column is left as a feature: identifiers, dates and free text are none")
     if dropped:
         lines += ["drop = [", *dropped, "]"]
     lines += ["", "[label]", f"column = {_toml(label or FILL_IN)}", *said]
     if not label:
         lines += ['negative = ["0"]', 'positive = ["1"]']
+    if source.query:
+        kept.append(f"[extract]  # at this hospital; another has other tables\nquery = {_toml(source.query)}")
     return "\n".join(lines) + "\n\n" + "\n\n".join(kept) + "\n"
 
 
 def _toml(value: object) -> str:
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def _read(file: Path) -> tuple[list[str], list[list[str]], Form]:
-    """Return the names of columns, the rows, and how the file is written."""
-    form = Form()
-    try:
-        text = text_of(file).decode()
-    except OSError as error:
-        raise DataError(f"{file} cannot be read: {reason(error)}", f"{file.name} cannot be read") from None
-    if file.suffix.lower() not in READERS:
-        first = text.partition("\n")[0]
-        form = Form(max(",;\t|", key=first.count))
-    header, *rows = csv.reader(io.StringIO(text, newline=""), delimiter=form.delimiter) if text.strip() else [[]]
-    header, rows = [name.strip() for name in header], [row for row in rows if any(row)]
-    # The names are written into the draft: a row of a patient must not be taken for them.
-    if (
-        not header
-        or len({*header}) < len(header)
-        or any(not name or is_number(name) or DATE.match(name) for name in header)
-    ):
-        raise DataError.plain(f"{file.name}: its first line must name all columns, each once: add a line of names")
-    if uneven := [place for place, row in enumerate(rows, 2) if len(row) != len(header)]:
-        raise DataError.plain(
-            f"{file.name}: row {uneven[0]} has not {len(header)} values as the first line: correct it"
-        )
-    if form.delimiter != ",":
-        cells = [cell for row in rows for cell in row]
-        commas = sum(bool(re.fullmatch(r"[+-]?\d+,\d+", cell.strip())) for cell in cells)
-        points = sum(bool(re.fullmatch(r"[+-]?\d+\.\d+", cell.strip())) for cell in cells)
-        form = Form(form.delimiter, "," if commas > points else ".")
-    return header, rows, form
 
 
 def _patients(texts: list[str], who: list[str]) -> dict[str, set[str]]:
@@ -172,15 +233,14 @@ def _label(texts: list[str], who: list[str]) -> tuple[list[str], list[str]]:
     return often, [*rare, f"negative = [{_toml(pair[0])}]", f"positive = [{_toml(pair[1])}]"]
 
 
-def _column(name: str, texts: list[str], who: list[str], decimal: str, labels: Ints | None) -> tuple[list[str], str]:
+def _column(name: str, texts: list[str], who: list[str], labels: Ints | None) -> tuple[list[str], str]:
     """Return a feature's lines, or why the column is dropped."""
     blank = [text.lower() in MISSING for text in texts]
-    point = [text.replace(decimal, ".") if decimal != "." else text for text in texts]
-    there = [one for one, gone in zip(point, blank, strict=True) if not gone]
+    there = [one for one, gone in zip(texts, blank, strict=True) if not gone]
     values = np.array(
         [
             numbers.number(one) if not gone and is_number(one) else math.nan
-            for one, gone in zip(point, blank, strict=True)
+            for one, gone in zip(texts, blank, strict=True)
         ]
     )
     share = float(np.isfinite(values).sum()) / max(len(there), 1)
@@ -194,13 +254,7 @@ def _column(name: str, texts: list[str], who: list[str], decimal: str, labels: I
     found = _patients([canonical(text) for text in texts], who)
     often = sorted(text for text, them in found.items() if text not in MISSING and len(them) >= LEAST)
     if share >= 0.5:
-        return _number(
-            name,
-            values,
-            who,
-            [text.replace(decimal, ".") if is_number(text.replace(decimal, ".")) else text for text in often],
-            known,
-        ), ""
+        return _number(name, values, who, often, known), ""
     words = {canonical(text) for text, gone in zip(texts, blank, strict=True) if not gone} - {*UNKNOWN}
     codes = [text for text in often if text not in UNKNOWN]
     if len(words) > MANY:

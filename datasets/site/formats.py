@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, datetime, time
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
@@ -24,10 +25,12 @@ from edelweiss.common.files import opened, reason
 from edelweiss.common.memory import free_memory
 from edelweiss.datasets.errors import DataError, examples
 from edelweiss.datasets.site.header import START
+from edelweiss.datasets.site.separators import in_words, resolved, uniform
 
 if TYPE_CHECKING:
     import pandas as pd
 
+ROWS = 2**10  # of text that are written anew at a time
 PARQUET = 2**14  # rows of a Parquet file that are turned into text at a time
 GZIP = b"\x1f\x8b"
 PART = 2**20  # bytes looked at at a time
@@ -48,15 +51,15 @@ CONVERT = {  # what nothing here reads, and the command that converts it
 class Form:
     """How a hospital's file is written; a study file may say so."""
 
-    delimiter: str = ","
-    decimal: str = "."
+    delimiter: str = ""  # of text; empty: found, and a comma once it is read
+    decimal: str = ""  # of text; empty: found, and a point once it is read
     encoding: str = ""  # empty: found
     sheet: str = ""  # of a workbook; empty: its only one
     header_row: int = 1  # of a sheet: the row with the names of the columns
 
 
 def text_of(file: Path, form: Form | None = None) -> bytes:
-    """Return a table as UTF-8 text with the form's delimiter and decimal mark.
+    """Return a table as UTF-8 text with the form's delimiter and decimal mark, a comma and a point where it has none.
 
     Raises
     ------
@@ -93,7 +96,7 @@ def _rows(file: Path, form: Form) -> Iterator[list[str]]:
     """Yield the rows of a file that is no text, the names of the columns first."""
     with _explained(file):
         for row in READERS[file.suffix.lower()](file, form):
-            yield [_cell(value, form.decimal) for value in row]
+            yield [cell_text(value, form.decimal or ".") for value in row]
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,7 @@ class Lines:
 
     start: str  # the first characters of a file of text; empty of another
     rows: Iterator[tuple[int, list[str]]]  # of each line its number in the file, from 1, and its cells
+    form: Form  # of the file; a decimal mark that was found is a point in the rows
 
 
 @contextmanager
@@ -115,15 +119,21 @@ def lines_of(file: Path, form: Form | None = None, *, strict: bool = False) -> I
     """
     form = form or Form()
     if file.suffix.lower() in READERS:
-        yield Lines("", enumerate(_rows(file, form), 1))
+        yield Lines("", enumerate(_rows(file, form), 1), form)
         return
     encoding = _known(file, form)
-    with _unpacked(file) as plain:
-        start = io.TextIOWrapper(plain, encoding=encoding, newline="").read(START)
+    start = _start(file, encoding)
+    found = resolved(file, start, form)
     with _unpacked(file) as plain:
         stream = io.TextIOWrapper(plain, encoding=encoding, newline="")
-        reader = csv.reader(stream, delimiter=form.delimiter, strict=strict)
-        yield Lines(start, ((reader.line_num, line) for line in reader))
+        reader = csv.reader(stream, delimiter=found.delimiter, strict=strict)
+        lines = uniform(file, ((reader.line_num, line) for line in reader), found, form.decimal or ".")
+        yield Lines(start, lines, found)
+
+
+def _start(file: Path, encoding: str) -> str:
+    with _unpacked(file) as plain:
+        return io.TextIOWrapper(plain, encoding=encoding, newline="").read(START)
 
 
 @contextmanager
@@ -134,8 +144,37 @@ def stream_of(file: Path, form: Form | None = None) -> Iterator[io.TextIOWrapper
         yield io.TextIOWrapper(io.BytesIO(text_of(file, form)), encoding="utf-8", newline="")
         return
     encoding = _known(file, form)
+    found = resolved(file, _start(file, encoding), form)
     with _unpacked(file) as plain:
-        yield io.TextIOWrapper(plain, encoding=encoding, newline="")
+        stream = io.TextIOWrapper(plain, encoding=encoding, newline="")
+        if (found.delimiter, found.decimal) == (form.delimiter or ",", form.decimal or "."):
+            yield stream
+            return
+        reader = csv.reader(stream, delimiter=found.delimiter)
+        rows = uniform(file, ((reader.line_num, line) for line in reader), found, form.decimal or ".")
+        yield io.TextIOWrapper(cast("BinaryIO", _Written(rows, form)), encoding="utf-8", newline="")
+
+
+class _Written(io.RawIOBase):
+    """Rows as text, a part at a time."""
+
+    def __init__(self, rows: Iterator[tuple[int, list[str]]], form: Form) -> None:
+        self._rows, self._form, self._left = rows, form, b""
+
+    def readable(self) -> bool:
+        """Return that it can be read."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill a buffer; return how many bytes are in it, 0 at the end."""
+        while not self._left:
+            part = [row for _, row in islice(self._rows, ROWS)]
+            if not part:
+                return 0
+            self._left = _written(part, self._form)
+        taken, self._left = self._left[: len(buffer)], self._left[len(buffer) :]
+        buffer[: len(taken)] = taken
+        return len(taken)
 
 
 def _known(file: Path, form: Form) -> str:
@@ -218,6 +257,14 @@ def encoding_of(file: Path) -> str:
         return ""
 
 
+def found_in(file: Path, form: Form | None = None) -> str:
+    """Say how a file of text was found to be separated, see `separators.in_words`; empty for what needs no word."""
+    form = form or Form()
+    if file.suffix.lower() in {*READERS, ".parquet"} or (form.delimiter and form.decimal):
+        return ""
+    return in_words(resolved(file, _start(file, _known(file, form)), form))
+
+
 # ---------------------------------------------------------------------- other files
 
 
@@ -297,15 +344,14 @@ READERS: dict[str, Callable[[Path, Form], Iterator[list[Any]]]] = {
 """What yields the rows of a file that is no text, the names of the columns first; by its suffix."""
 
 
-def _written(rows: Iterable[list[Any]], form: Form) -> bytes:
+def _written(rows: Iterable[list[str]], form: Form) -> bytes:
     """Write rows as text."""
     out = io.StringIO()
-    writer = csv.writer(out, delimiter=form.delimiter, lineterminator="\n")
-    writer.writerows([_cell(value, form.decimal) for value in row] for row in rows)
+    csv.writer(out, delimiter=form.delimiter or ",", lineterminator="\n").writerows(rows)
     return out.getvalue().encode()
 
 
-def _cell(value: Any, decimal: str) -> str:
+def cell_text(value: Any, decimal: str = ".") -> str:
     """Return a value as people write it: whole numbers without a point, dates as YYYY-MM-DD."""
     match value:
         case None:

@@ -78,6 +78,18 @@ def holds_values(header: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
     return all(_is_like(cells[place], [row[place].strip() for row in rows]) for place in said)
 
 
+def holds_words(header: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
+    """Whether a first line of words is a patient's: each cell is like those below it, or half of them are values there.
+
+    It is stricter than `holds_values`, for where names are shown to others.
+    """
+    columns = [[row[place].strip() for row in rows] for place in range(len(header))]
+    if not any(map(any, columns)):
+        return False
+    among = sum(name.lower() in {text.lower() for text in column} for name, column in zip(header, columns, strict=True))
+    return 2 * among >= len(header) or all(map(_is_like, header, columns))
+
+
 def _is_like(cell: str, column: Sequence[str]) -> bool:
     """Whether a cell is like a column's values."""
     if is_number(cell):

@@ -24,7 +24,7 @@ from edelweiss.datasets.image_faults import Faults, Kind
 from edelweiss.datasets.image_file import ImageForm
 from edelweiss.datasets.images import read_images
 from edelweiss.datasets.numbers import LARGEST
-from edelweiss.datasets.site.formats import stream_of
+from edelweiss.datasets.site.formats import found_in, stream_of
 from edelweiss.datasets.site.header import LOOKED_AT, SEPARATORS, START, no_names, separated, wrong_names
 from edelweiss.datasets.site.images import located
 from edelweiss.datasets.site.study import ISO
@@ -139,7 +139,7 @@ class InferenceTable:
         self.notes: list[str] = []
         self.wrong = Wrong(file)
         self._parquet = file.suffix == ".parquet" and not self.study  # a study file describes texts
-        self._separator = self.study.delimiter if self.study else ","
+        self._separator = self.study.separator if self.study else ","
         self._headless = False  # the study gives the header
         self._first: list[list[str]] = []  # rows after the first line
         try:
@@ -148,6 +148,8 @@ class InferenceTable:
             raise self._unreadable(error) from None
         if problems := [*self._wrong_header(meaning.features)]:
             raise DataError.join(problems)
+        if not self._parquet and (said := found_in(file, self.study.form if self.study else None)):
+            self.notes.append(said)
         self.features = self._features(meaning, data_summary, others)
         columns = {column.name for column in self.study.columns} if self.study else {*self.features}
         self.kept = tuple(name for name in self.names if name not in columns)

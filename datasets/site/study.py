@@ -27,7 +27,7 @@ from edelweiss.common.memory import collecting_rarely
 from edelweiss.common.overrides import toml_value
 from edelweiss.datasets.errors import DataError, examples
 from edelweiss.datasets.numbers import MISSING, TRUTH, canonical, is_number
-from edelweiss.datasets.site.formats import Form, Lines, lines_of
+from edelweiss.datasets.site.formats import Form, Lines, found_in, lines_of
 from edelweiss.datasets.site.header import separated
 from edelweiss.datasets.site.table import CELLS, as_numbers, looks_like, mapped
 from edelweiss.datasets.source import Change
@@ -177,8 +177,8 @@ class Study:
     label: str  # name of the label column
     classes: tuple[tuple[str, ...], ...]  # for each class from 0, the texts in that column that mean it
     file: str = "data.csv"  # name of the table in a hospital's folder, or a pattern that matches one file
-    delimiter: str = ","  # between values
-    decimal: str = "."  # within numbers
+    delimiter: str = ""  # between values; empty: found, and turned into a comma
+    decimal: str = ""  # within numbers; empty: found, and turned into a point
     encoding: str = ""  # of text; empty: found
     sheet: str = ""  # of a workbook; empty: its only one
     header_row: int = 1  # of a sheet
@@ -260,6 +260,8 @@ class Study:
         notes = [f"{file.name}: columns {examples(unread)} are not read, since the study does not name them"] * bool(
             unread
         )
+        if how := found_in(file, self.form):
+            notes.insert(0, f"{file.name}: {how}")
         indicators = frozenset(name for column in self.columns if column.one_hot for name in column.features)
         return Described(frame, tuple(changes), tuple(notes), indicators)
 
@@ -306,6 +308,11 @@ class Study:
         return [name for column in self.columns for name in column.features]
 
     @property
+    def separator(self) -> str:
+        """What separates the values of a text once it is read."""
+        return self.delimiter or ","
+
+    @property
     def form(self) -> Form:
         """How the file is written."""
         return Form(self.delimiter, self.decimal, self.encoding, self.sheet, self.header_row)
@@ -329,7 +336,7 @@ class Study:
         except DataError:
             raise
         except (OSError, ValueError, EOFError, zlib.error, csv.Error) as error:
-            text = f"{file} cannot be read: {reason(error)}; it must be text separated by {self.delimiter!r}"
+            text = f"{file} cannot be read: {reason(error)}; it must be text separated by {self.separator!r}"
             raise DataError(text, "the table cannot be read") from error
 
     def _parts(self, file: Path, names: list[str]) -> Iterator[pd.DataFrame]:
@@ -343,7 +350,7 @@ class Study:
             first = next(lines, None)
             if first and first[1] != names:
                 lines = chain([first], lines)
-            form = separated(table.start, self.delimiter)
+            form = separated(table.start, self.delimiter) if self.delimiter else None
             ragged += [f"line 1 has {len(names)}"] * bool(form and len(names) == 1)
             twice = repeated(names)
             while part := list(islice(lines, max(1, CELLS // max(1, len(names))))):
@@ -356,14 +363,14 @@ class Study:
             raise DataError(f"{file} has no rows", "the table has no rows")
         if form and ragged:
             raise DataError(
-                f"{file}: {form}, but the study says {self.delimiter!r}: write {form.keys} there",
+                f"{file}: {form}, but the study says {self.separator!r}: write {form.keys} there",
                 "the table's values are not separated as the study says",
             )
         problems = []
         if ragged:
             text = f"{file}: there are {len(names)} columns, but {examples(ragged)}; is it separated by "
             public = f"{len(ragged)} lines of the table do not have one value per column"
-            problems.append(DataError(f"{text}{self.delimiter!r}?", public))
+            problems.append(DataError(f"{text}{self.separator!r}?", public))
         if twice:
             text = f"{file}: {examples(twice)} names more than one column; rename them"
             problems.append(DataError(text, f"{len(twice)} names stand for more than one column", key=twice[0]))
@@ -455,8 +462,8 @@ class Study:
         if any(not value.is_integer() for value in absent):  # whole numbers may be written with zeros, others not
             return None
         texts = list(values)
-        if self.decimal != ".":
-            texts = [text.replace(".", "x").replace(self.decimal, ".") for text in texts]
+        if self.decimal == ",":
+            texts = [text.replace(".", "x").replace(",", ".") for text in texts]
         numbers = as_numbers(texts, {**TRUTH, **dict.fromkeys(gone, math.nan)})
         if numbers is not None and absent:
             numbers[np.isin(numbers, absent)] = math.nan
@@ -464,7 +471,7 @@ class Study:
 
     def _number(self, text: str, column: Column, codes: dict[str, float], gone: set[str]) -> tuple[float, str]:
         """Return a value as a number, NaN if missing, and the reason if it is invalid."""
-        plain = text if self.decimal == "." else text.replace(".", "x").replace(self.decimal, ".")
+        plain = text.replace(".", "x").replace(",", ".") if self.decimal == "," else text
         for spelling in (text, plain):
             if (code := codes.get(_compact(spelling))) is not None:
                 return code, ""
@@ -483,7 +490,7 @@ class Study:
         except ValueError:
             return (
                 math.nan,
-                f"it must be a number, with {self.decimal!r} before its decimals, or one of words or missing",
+                f"it must be a number, with {self.decimal or '.'!r} before its decimals, or one of words or missing",
             )
 
     def _date(self, text: str) -> tuple[float, str]:

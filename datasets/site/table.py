@@ -22,7 +22,7 @@ from edelweiss.datasets.labels import as_label, split_names
 from edelweiss.datasets.numbers import LARGEST, MISSING, TRUTH, canonical, is_number
 from edelweiss.datasets.site.data_warnings import DataWarnings
 from edelweiss.datasets.site.formats import lines_of
-from edelweiss.datasets.site.header import LOOKED_AT, no_names, separated, wrong_names
+from edelweiss.datasets.site.header import LOOKED_AT, no_names, wrong_names
 from edelweiss.datasets.source import Ints
 
 if TYPE_CHECKING:
@@ -63,7 +63,11 @@ def read_table(file: Path, texts: Collection[str] | None = None) -> pd.DataFrame
     except DataError:
         raise
     except Exception as error:  # pandas, Arrow and codecs raise many kinds on a damaged file
-        mend = "it must be text separated by commas" if written_as_text else "write it again as a Parquet file"
+        mend = (
+            "it must be text, separated by commas, semicolons, tabs or bars"
+            if written_as_text
+            else "write it again as a Parquet file"
+        )
         text = f"{file} cannot be read: {reason(error)}; {mend}"
         raise DataError(text, f"{file.name} cannot be read") from error
     frame.columns = pd.Index([str(name).strip() for name in frame.columns])
@@ -117,18 +121,11 @@ def _in_parts(file: Path, texts: Collection[str] | None) -> pd.DataFrame:
 
     with collecting_rarely(), lines_of(file) as table:
         if kind := looks_like(table.start.encode()):
-            text = f"{file} is {kind}; it must be text separated by commas"
+            text = f"{file} is {kind}; it must be text, separated by commas, semicolons, tabs or bars"
             raise DataError(text, f"{file.name} is {kind}, not a text table")
         _, header = next(table.rows, (0, []))
         if not header:
             raise DataError(f"{file} is empty; its first line must name the columns", f"{file.name} is empty")
-        if form := separated(table.start, ","):
-            points = " and with decimal points" * form.commas
-            raise DataError(
-                f"{file}: {form}: save it with commas between the values{points}, or let a study file describe it, "
-                f"with {form.keys}",
-                f"{file.name}: its values are not separated by commas",
-            )
         names = [name.strip() for name in header]
         wrong, ragged, looked_at = [*wrong_names(file, names)], list[str](), list[list[str]]()
         columns = [_Cells(texts is None or name in texts) for name in names]

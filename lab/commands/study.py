@@ -46,6 +46,7 @@ def main(options: argparse.Namespace) -> int:
     """Do it; returns the exit code, 2 for a study file that cannot be used."""
     if options.action == "key":
         return make_key(options.file)
+    from edelweiss.client_app.extract import ExtractError
     from edelweiss.config import MISTAKES, ConfigError
 
     try:
@@ -55,7 +56,7 @@ def main(options: argparse.Namespace) -> int:
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
-    except MISTAKES as error:
+    except (*MISTAKES, ExtractError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
 

@@ -78,7 +78,7 @@ def test_files_that_agree_are_one() -> None:
         ("patient", 'patient = "pid" -> patient = "mrn"'),
         ("patient", 'patient = "pid"\n -> '),
         ("one-row", 'patient = "pid" -> patient = "pid"\none-row = "last"'),
-        ("delimiter", 'file = "data.csv" -> file = "data.csv"\ndelimiter = ";"'),
+        ("sheet", 'file = "data.csv" -> file = "data.csv"\nsheet = "Tabelle1"'),
         ("leave-out", '[label] -> [[leave-out]]\ncolumn = "age"\nbelow = 18\n[label]'),
     ],
 )
@@ -94,6 +94,7 @@ def test_categories_and_labels_at_one_site_only_are_taken_and_said() -> None:
         '["icu", "general"] -> ["icu", "general", "palliative"]', 'positive = ["1"] -> positive = ["1", "dead"]'
     )
     assert not found.decisions
+    assert not merged('file = "data.csv" -> file = "data.csv"\ndelimiter = ";"').decisions  # each hospital's is found
     study = parse("merged", toml_in(found.text.encode()))
     assert {word for column in study.columns for word, _ in column.codes} >= {"icu", "general", "palliative"}
     assert study.classes == (("0",), ("1", "dead"))

@@ -165,28 +165,6 @@ def test_a_first_line_of_values_is_found_out(table: Write, rows: list[str], name
         load_site(table("\n".join(rows) + "\n", label=name), 0, 1)
 
 
-@pytest.mark.parametrize(("mark", "called"), [(";", "semicolons"), ("\t", "tabs"), ("|", "vertical bars")])
-@pytest.mark.parametrize("decimal", [".", ","])
-def test_another_separator_is_named_and_what_to_do(table: Write, mark: str, called: str, decimal: str) -> None:
-    """And what the message says to write into a study file reads the table."""
-    lines = [["age", "crp", "label"], *([f"6{row}", f"1{decimal}5", str(row % 2)] for row in range(4))]
-    config = table("\n".join(map(mark.join, lines)) + "\n")
-    file = Path(config.data_dir) / "data.csv"
-    for read in (lambda: load_site(config, 0, 1), lambda: new_features(file, ["age", "crp"])):
-        with pytest.raises(DataError, match=f"seem to be separated by {called}") as told:
-            read()
-        assert ("decimal comma" in str(told.value)) == (decimal == ",")
-        assert "age" not in told.value.public
-    columns = (Column("age"), Column("crp"))
-    wrong = Study(columns, "label", (("0",), ("1",)))
-    with pytest.raises(DataError) as told:
-        wrong.read(file)
-    written = f'delimiter = "{mark}"'.replace("\t", r"\t") + ' and decimal = ","' * (decimal == ",")
-    assert f"write {written} there" in str(told.value)
-    right = Study(columns, "label", (("0",), ("1",)), delimiter=mark, decimal=decimal)
-    assert list(right.read(file).frame["crp"]) == [1.5] * 4
-
-
 # ---------------------------------------------------------------------- a label with commas, end to end
 
 

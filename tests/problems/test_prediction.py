@@ -244,7 +244,6 @@ RENAMED = HEADER.replace("mean radius", "mean_radius")
         (f"{RENAMED}\n{GOOD}", "lacks 1 of the model's 30 features: 'mean radius' Did you mean 'mean_radius'?"),
         (f"{HEADER},mean area\n{GOOD},1", "'mean area' names more than one column"),
         (f"{HEADER},score\n{GOOD},1", "the column 'score' would occur twice: rename it"),
-        (HEADER.replace(",", ";") + "\n" + GOOD.replace(",", ";"), "separated by semicolons: save it with commas"),
         (f"{HEADER}\n{GOOD}\n{GOOD},7", "lines of another length: row 2 has 31 values: there are 30 columns"),
         (f"{HEADER}\nhigh{GOOD[3:]}", "column 'mean radius': row 1 ('high'): it must be a number"),
         (f"{HEADER}\n1e30{GOOD[3:]}", "column 'mean radius': row 1 ('1e30'): it must be within +-1e+18"),
