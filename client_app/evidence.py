@@ -11,13 +11,13 @@ import numpy as np
 import torch
 
 from edelweiss.client_app.errors import RefusedError
-from edelweiss.client_app.policy.subgroups import largest, subgroups
+from edelweiss.client_app.policy.subgroups import subgroups
 from edelweiss.client_app.privacy.randomness import question, with_statistics
 from edelweiss.client_app.recalibration import Entry, fit_maps
 from edelweiss.config.privacy import require_private
 from edelweiss.evidence import Counts, Reported
 from edelweiss.evidence.delong import exact, paired
-from edelweiss.evidence.design import Design
+from edelweiss.evidence.design import Design, largest_effect
 from edelweiss.evidence.paired import read_merged, spread
 from edelweiss.evidence.reported import MAX_SCORE, record_names
 from edelweiss.problems import PROBLEMS, ranks
@@ -103,7 +103,7 @@ def _reported(site: OpenSite, known: Mask, scores: Floats, labels: Floats, their
     patients = _patients(site, known)
     groups = subgroups(site, known, scores, labels, patients)
     if not site.exact:
-        return Reported(design=Design.uniform(1.0 if patients is None else largest(patients)), groups=groups)
+        return Reported(design=Design.uniform(1.0 if patients is None else largest_effect(patients)), groups=groups)
     design, own = Design.of(scores, labels, patients), exact(scores, labels, patients)
     if theirs is None:
         return Reported(own, design, groups)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import replace
 from itertools import chain, combinations, zip_longest
-from operator import itemgetter
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -198,8 +197,7 @@ def _public_moments(config: RunConfig, shape: Sequence[int], progress: Progress)
     if len(shape) == 3:
         return [[1.0] * shape[0], [255 / 2] * shape[0], [255**2 / 3] * shape[0]]
     study = read_study(config.study) if config.study else None
-    columns = [(name, column) for column in study.columns for name in column.features] if study else []
-    typical = {name: column.typical for name, column in sorted(columns, key=itemgetter(0))}
+    typical = dict(sorted(study.typical().items())) if study else {}
     if len(typical) != shape[0]:  # with another study file than the sites' the run ends, see `build_model_schema`
         progress.warn(
             "inputs are not standardised: sites send no sums of them. Name a study file (study) that says what is "

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from edelweiss.client_app.connection import JoinConfig
 from edelweiss.client_app.doctor import Finding
 from edelweiss.common import ConfigError, PlugInError
+from edelweiss.datasets.errors import examples
 
 if TYPE_CHECKING:
     from edelweiss.client_app.policy import Policy
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 PROCESS, VECTORS = 0.6e9, 10  # bytes of a site without data; number of vectors as long as x, roughly
 SIDE = 224  # side of images that differ in size, in this test
+LARGE = 10.0  # root mean square of a column that would drown columns of scale 1
 ANY = 1 - 1e-9  # allowed share of bad images in this test
 
 
@@ -69,6 +71,8 @@ def examine_data(config: JoinConfig) -> Iterator[Finding]:
     if several:
         yield from _labels(label_values(config.data_dir, several))
     yield from _samples(data, len(several), survey, policy)
+    if policy.budget:
+        yield from _scales(data, own.study)
     yield _needed(data)
 
 
@@ -131,6 +135,24 @@ def _samples(data: SiteData, several: int, survey: Survey | None, policy: Policy
         yield Finding("warning", "labels", f"{text}the others name a study file that says which labels are positive")
     kind = f"{len(data.features)} features" if data.features else f"{'x'.join(map(str, data.train.shape))} numbers each"
     yield Finding("ok", "data", f"{samples:,} samples, {which}, {kind}; {data.missing:,} values missing")
+
+
+def _scales(data: SiteData, study: Study | None) -> Iterator[Finding]:
+    """Say which columns a private run would take at another scale than the rest, as no sums of them are sent."""
+    import torch
+
+    typical = study.typical() if study else {}
+    if not (left := [place for place, name in enumerate(data.features) if typical.get(name) is None]):
+        return
+    sizes = torch.nan_to_num(data.train.inputs[data.train.rows][:, left].double(), posinf=0, neginf=0).square().mean(0)
+    large = {data.features[left[i]]: size**0.5 for i, size in enumerate(sizes.tolist()) if size**0.5 > LARGE}
+    if large:
+        named = examples([f"{name!r} (about {size:.1g})" for name, size in sorted(large.items(), key=lambda e: -e[1])])
+        text = (
+            f"a private run sends no sums to standardise by, so {named} would drown all other columns: give mean and "
+            "deviation, or range, of each in a study file, or divide it in the table"
+        )
+        yield Finding("warning", "scale", text)
 
 
 def _labels(values: Mapping[str, tuple[int, int, int, int]]) -> Iterator[Finding]:

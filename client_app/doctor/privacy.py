@@ -34,5 +34,6 @@ def examine_privacy(config: JoinConfig) -> Finding:
     except (LedgerError, RefusedError) as error:
         return Finding("error", "privacy", str(error))
     if not policy.budget.witness:
-        text += "; a whole disk put back from a snapshot would not be noticed: see witness in your rules"
+        text += "; a whole disk put back from a snapshot, or a state-dir from before the first answer, would not be "
+        text += "noticed: see witness in your rules"
     return Finding("ok", "privacy", text)

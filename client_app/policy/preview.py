@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from edelweiss.client_app.policy import TRUST
 from edelweiss.client_app.policy.suppression import no_evaluation
+from edelweiss.datasets.errors import examples
 from edelweiss.federation.table import sends
 from edelweiss.problems import PROBLEMS
 from edelweiss.problems.metrics import METRICS
@@ -33,6 +34,8 @@ def preview(site: OpenSite, data: SiteData | None) -> dict[str, str]:
         lines["trust"] = TRUST
     if data is None:
         return lines
+    if site.privacy is not None and site.guarded and data.features:
+        lines["standardises by"] = _standard(site, data)
     if run.fine_tune:
         lines["fine-tunes"] = f"{run.fine_tune} steps on its own samples, at the end"
     if run.share_model or run.personalised:
@@ -59,3 +62,14 @@ def preview(site: OpenSite, data: SiteData | None) -> dict[str, str]:
     if facts.notes:
         lines["differs from the run"] = "; ".join(facts.notes)
     return lines
+
+
+def _standard(site: OpenSite, data: SiteData) -> str:
+    """Return what a private run standardises the columns of a table by: no site sends sums of them."""
+    study = site.data_config.study
+    typical = study.typical() if study else {}
+    left = [repr(name) for name in data.features if typical.get(name) is None]
+    if not site.run.standardise or len(left) == len(data.features):
+        return "nothing: no sums of columns are sent. Columns of large numbers drown the others"
+    but = f", but not {examples(left)}, of which it says neither mean and deviation nor range"
+    return "the study file" + but * bool(left)

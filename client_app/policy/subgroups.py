@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from edelweiss.datasets.source import Mask
     from edelweiss.evidence.sums import Floats, Ints
 
-STEP = 0.25  # design effects are rounded up to multiples of this if scores are coarsened
-DIGITS = 3  # digits of AUROCs and standard deviations if scores are coarsened
-
 
 def subgroups(site: OpenSite, which: Mask, scores: Floats, labels: Floats, patients: Ints | None) -> list[Group]:
     """Return the subgroups that a site reports; ``which`` selects the held-out samples of the other arguments.
@@ -58,7 +55,7 @@ def subgroups(site: OpenSite, which: Mask, scores: Floats, labels: Floats, patie
                     labels[mask],
                     at,
                     fewest,
-                    1.0 if patients is None else largest(patients[mask]),
+                    1.0 if patients is None else largest_effect(patients[mask]),
                 )
                 for name, mask in parts.items()
             ]
@@ -76,14 +73,6 @@ def _enough(labels: Floats, policy: Policy) -> bool:
     return len(labels) >= policy.fewest_held_out and not any(few(n, policy.fewest_of_each_class) for n in classes)
 
 
-def largest(patients: Ints) -> float:
-    """Return the upper bound of the design effect, rounded up to a multiple of `STEP`.
-
-    It is independent of the scores, so a malicious model cannot extract a patient from it.
-    """
-    return float(STEP * np.ceil(largest_effect(patients) / STEP - 1e-9))
-
-
 def _coarse(column: str, name: str, scores: Floats, labels: Floats, at: float, fewest: int, design: float) -> Group:
     """Return a coarsened subgroup: class counts rounded down to multiples of ``fewest``, AUROC of merged histograms.
 
@@ -93,6 +82,5 @@ def _coarse(column: str, name: str, scores: Floats, labels: Floats, at: float, f
     pooled = from_counts([Counts.of_histograms(positives, negatives)])
     p, n = (int(count) // fewest * fewest for count in (labels.sum(), (1 - labels).sum()))
     right = [fewest * round(count / fewest) for count in _hits(scores, labels, at)]
-    variance = float(f"{(design * pooled.variance) ** 0.5:.{DIGITS}f}") ** 2
-    auroc = Auroc(round(pooled.value, DIGITS), variance)
+    auroc = Auroc(pooled.value, design * pooled.variance)
     return Group(column, name, p + n, p, (min(right[0], p), min(right[1], n)), auroc, (design,) * 4)

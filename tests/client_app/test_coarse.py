@@ -113,6 +113,15 @@ def test_no_number_reads_a_single_patient(telling: Any, problem: str) -> None:
         assert kinds[1] <= (1 if problem in ("auc", "bce") else 2)
 
 
+def test_a_loss_gives_a_patients_value_without_rounding_and_hardly_a_digit_of_it_with(telling: Any) -> None:
+    values, model = np.linspace(-7, 7, 57), reading(0, 1.0, 0)
+    exact, told = (
+        [answer[which]["loss"] for answer in (telling("bce", value, model) for value in values)] for which in (0, 1)
+    )
+    assert (np.diff(exact) > 0).all() or (np.diff(exact) < 0).all(), "each value has a loss of its own"
+    assert len({*told}) <= 2
+
+
 # ---------------------------------------------------------------------- how well it still measures
 
 

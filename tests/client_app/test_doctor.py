@@ -55,3 +55,27 @@ def test_memory_is_compared_with_what_is_free(tmp_path: Path, monkeypatch: pytes
     assert "about 0.6 GB for a run" in said.text
     monkeypatch.setattr("edelweiss.common.memory.free_memory", lambda: 5e8)
     assert found(tmp_path, [0, 1] * 30, label="label")["needed"].level == "warning"
+
+
+def test_with_a_budget_columns_that_no_run_could_bring_to_one_scale_are_named(tmp_path: Path) -> None:
+    features = table(60, seed=0)[0]
+    features[:, 1] *= 1e6
+    data = write_table(tmp_path / "data", features, [0, 1] * 30)
+    rules = site_toml(tmp_path, privacy={"epsilon": 3.0})
+    study = STUDY.replace("positive = [1, 2, 3, 4]", "positive = [1]")
+    (tmp_path / "bare.toml").write_text(f"{study}[columns.marker_1]\n")
+    (tmp_path / "full.toml").write_text(f"{study}[columns.marker_1]\nrange = [-1e8, 1e8]\n")
+    options = {"superlink": "127.0.0.1:1", "insecure": True, "data-dir": str(data), "label": "label"}
+
+    def scale(**keys: str) -> Finding | None:
+        findings = examine(JoinConfig.read("", options | keys))
+        return next((finding for finding in findings if finding.about == "scale"), None)
+
+    assert scale() is None, "a run without privacy standardises by sums over all sites"
+    for keys in ({}, {"study": f"{tmp_path}/bare.toml"}):
+        said = scale(policy=rules, **keys)
+        assert said is not None
+        assert said.level == "warning"
+        assert "'marker_1' (about 1e+06)" in said.text
+        assert "marker_0" not in said.text
+    assert scale(policy=rules, study=f"{tmp_path}/full.toml") is None

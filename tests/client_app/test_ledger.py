@@ -383,6 +383,7 @@ def test_the_operator_reads_before_approving_what_a_private_run_costs_and_sends(
     assert TRUST not in record.shown.values()
     assert record.shown["evaluates"] == "two noised histograms"
     assert record.shown["evaluated"] == "at the end"
+    assert "nothing" in record.shown["standardises by"]  # there is no study file
 
 
 def test_the_operator_sees_budget_and_expense(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
