@@ -1,8 +1,14 @@
-"""Hashes of patients and rows, to split a hospital's rows by patient and to recognise rows without storing them."""
+"""Which rows are one patient's, and hashes of patients and rows, to recognise them without storing them.
+
+The same patient in two exports of one system is one patient, whatever wrote them: a spreadsheet drops leading zeros,
+and a column of floats adds ``.0``. So `patient_key` is the one rule for how two identifiers are compared.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
@@ -13,6 +19,34 @@ from edelweiss.datasets.source import Digests, Mask
 
 _BYTES = 8
 BLOCK = 2**15  # rows
+_WHOLE = re.compile(r"(-?)0*([0-9]+?)(?:\.0+)?")
+_POWER = re.compile(r"-?[0-9](?:\.[0-9]+)?e\+[0-9]+", re.IGNORECASE)
+_EXACT = 2**53  # a float is exact to here
+
+
+def patient_key(text: str) -> str:
+    """Return what two spellings of a patient's identifier have in common.
+
+    Spaces around it and case do not count; nor do leading zeros and a fraction of zeros, if it is a number otherwise:
+    ``123``, ``00123`` and ``123.0`` are one patient, as are ``P-7`` and ``p-7``. All else counts: ``P-7``, ``P-07`` and
+    ``P7`` are three.
+    """
+    text = unicodedata.normalize("NFC", text).strip().casefold()
+    return "".join(whole.groups()) if (whole := _WHOLE.fullmatch(text)) else text
+
+
+def is_rounded(text: str) -> bool:
+    """Whether an identifier went through a number that may not hold all of its digits: ``1.23457E+11``."""
+    text = text.strip()
+    return bool(_POWER.fullmatch(text)) or ("." in text and bool(_WHOLE.fullmatch(text)) and abs(float(text)) > _EXACT)
+
+
+def spelt_apart(texts: Iterable[str]) -> list[tuple[str, ...]]:
+    """Return the patients of one export that it spells in several ways, which may be different patients."""
+    found: dict[str, dict[str, None]] = {}
+    for text in dict.fromkeys(map(str.strip, texts)):
+        found.setdefault(patient_key(text), {})[text] = None
+    return [tuple(spellings) for spellings in found.values() if len(spellings) > 1]
 
 
 def digests(rows: Iterable[bytes], key: bytes = b"") -> Digests:

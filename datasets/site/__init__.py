@@ -133,6 +133,8 @@ def read_rows(
         written = classes.astype(np.float32)
     patients = read_patients(frame, file, patient, columns, problems) if patient else None
     warnings = DataWarnings(file, classes)
+    if patients is not None:
+        warnings.patients(as_text(frame[patient]).unique())
     kept, left_out, notes, changes = np.ones(len(frame), np.bool_), list[DataError](), list[str](), list[Change]()
     if listed:
         found = _images(frame, file, images, labels, columns, patient, problems)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edelweiss.datasets.errors import DataError, examples
-from edelweiss.datasets.patient_ids import blocks, digests, row_bytes
+from edelweiss.datasets.patient_ids import blocks, digests, row_bytes, spelt_apart
 from edelweiss.datasets.site.columns import CONSTANT, kind_of, look_like_visits
 from edelweiss.datasets.source import Digests, Ints
 
@@ -22,6 +23,7 @@ class DataWarnings:
         self._found: dict[tuple[str, str], list[str]] = {}
         self._repeated = self._contradicting = 0
         self._visits = False
+        self._spelt: list[tuple[str, ...]] = []
 
     def column(self, name: str, numbers: NDArray[np.float64], *, indicator: bool = False) -> None:
         """Check a feature: shape (n,), NaN where missing; an ``indicator`` of a category's word may be constant."""
@@ -57,6 +59,10 @@ class DataWarnings:
         """Look for several rows of a patient, where nothing says whose the rows are; `inputs` has shape (n, F)."""
         self._visits = look_like_visits(inputs)
 
+    def patients(self, texts: Iterable[str]) -> None:
+        """Look for patients who are spelt in several ways, and so may be several."""
+        self._spelt = spelt_apart(texts)
+
     def errors(self) -> list[DataError]:
         """Return an error for each kind; the public text holds counts only."""
         errors = [
@@ -66,6 +72,11 @@ class DataWarnings:
             )
             for (wrong, mend), names in self._found.items()
         ]
+        if self._spelt:
+            named = examples([" = ".join(map(repr, spellings)) for spellings in self._spelt])
+            text = f"{len(self._spelt)} patients are spelt in several ways, and each counts as one"
+            mend = "spell each alike or, if these are different patients, give them other identifiers"
+            errors.append(DataError(f"{self.file.name}: {text}: {named}; {mend}", text))
         if self._repeated:
             text = f"{self._repeated} rows repeat an earlier one"
             errors.append(DataError(f"{self.file.name}: {text}; remove them if it is the same patient", text))

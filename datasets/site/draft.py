@@ -19,6 +19,7 @@ from edelweiss.common import numbers
 from edelweiss.common.files import reason
 from edelweiss.datasets.errors import DataError, examples
 from edelweiss.datasets.numbers import LARGEST, MISSING, canonical, is_number
+from edelweiss.datasets.patient_ids import patient_key
 from edelweiss.datasets.site import columns
 from edelweiss.datasets.site.formats import READERS, Form, lines_of
 from edelweiss.datasets.site.header import LOOKED_AT, holds_words
@@ -161,7 +162,7 @@ def draft_of(source: Table, label: str = "", patient: str = "") -> str:
     patient = patient or min(named, key=lambda name: len({*table[name]}), default="")
     people = [name for name in header if name != label and columns.names_a_person(name)]
     patient = patient or min(people, key=lambda name: -len({*table[name]}), default="")
-    who = table[patient] if patient else [str(row) for row in range(len(rows))]
+    who = [patient_key(text) for text in table[patient]] if patient else [str(row) for row in range(len(rows))]
     classes, said = _label(table[label], who) if label else ([], ["# Name the label column, and check its texts."])
     lines = [HEAD, *([] if patient else [NO_PATIENT])]
     if source.of > len(rows):

@@ -19,6 +19,7 @@ from edelweiss.datasets.image_faults import LINKED, LOOP, MISSING, OUTSIDE, TWIC
 from edelweiss.datasets.image_file import UNCHANGED, ImageForm
 from edelweiss.datasets.images import read_images
 from edelweiss.datasets.numbers import canonical
+from edelweiss.datasets.patient_ids import patient_key
 from edelweiss.datasets.site.table import as_text
 from edelweiss.datasets.source import Bytes, Change, Mask
 
@@ -95,7 +96,7 @@ def _again(frame: pd.DataFrame, labels: Sequence[str], others: Sequence[str]) ->
     """Return which rows repeat the image of an earlier row, with the same values in these columns."""
     cells = {("path", ""): as_text(frame["path"]).map(lambda text: str(PurePath(text)))}  # `./a` is `a`
     cells |= {("label", name): as_text(frame[name]).map(canonical) for name in labels}
-    cells |= {("other", name): as_text(frame[name]).str.casefold() for name in others}
+    cells |= {("other", name): as_text(frame[name]).map(patient_key) for name in others}  # which ignores case
     again: Mask = type(frame)(cells).duplicated().to_numpy(np.bool_)
     return again
 

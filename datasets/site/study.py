@@ -27,6 +27,7 @@ from edelweiss.common.memory import collecting_rarely
 from edelweiss.common.overrides import toml_value
 from edelweiss.datasets.errors import DataError, examples
 from edelweiss.datasets.numbers import MISSING, TRUTH, canonical, is_number
+from edelweiss.datasets.patient_ids import patient_key, spelt_apart
 from edelweiss.datasets.site.formats import Form, Lines, found_in, lines_of
 from edelweiss.datasets.site.header import separated
 from edelweiss.datasets.site.table import CELLS, as_numbers, looks_like, mapped
@@ -252,6 +253,14 @@ class Study:
             raise DataError(f"{file}: leave-out leaves no row", "the study's rules leave no row")
         frame = pd.DataFrame(columns, index=index, copy=False)
         if self.one_row:
+            if apart := spelt_apart(frame[self.patient].unique()):
+                named = examples([" = ".join(map(repr, spellings)) for spellings in apart])
+                raise DataError(
+                    f"{file}: patient {self.patient!r}: {named}: one-row = {self.one_row!r} would merge the rows "
+                    "of each: spell each alike or, if these are different patients, give them other identifiers",
+                    f"{len(apart)} patients are spelt in several ways, and the study's one-row would merge them",
+                    key=self.patient,
+                )
             before, frame = len(frame), self._one_row(frame, when)
             what = f"rows are merged with others of their patient: one-row = {self.one_row!r}"
             changes.append(Change(before - len(frame), before, what))
@@ -391,17 +400,18 @@ class Study:
         """Return one row of each patient; first and last are by the index date, where it is a column."""
         if (frame[self.patient] == "").any():  # an error that the caller reports
             return frame
+        who = mapped(frame[self.patient], patient_key)
         if self.one_row in ("mean", "max"):
-            rows = frame.groupby(self.patient, sort=False)
+            rows = frame.groupby(who, sort=False)
             merged = rows.transform("first")
             inputs = self.features()
             merged[inputs] = rows[inputs].transform(self.one_row)
-            merged[self.label] = frame[self.label].astype(int).groupby(frame[self.patient]).transform("max").astype(str)
+            merged[self.label] = frame[self.label].astype(int).groupby(who).transform("max").astype(str)
             frame = frame.assign(**{name: merged[name] for name in [*inputs, self.label]})
-            return frame[~frame[self.patient].duplicated()]
+            return frame[~who.duplicated()]
         order = np.arange(len(frame)) if days is None else np.argsort(days, kind="stable")
         keep: Literal["first", "last"] = "first" if self.one_row == "first" else "last"
-        inside = ~frame[self.patient].iloc[order].duplicated(keep=keep)
+        inside = ~who.iloc[order].duplicated(keep=keep)
         return frame.iloc[np.sort(order[inside.to_numpy(np.bool_)])]
 
     def _invalid(self, found: Mapping[str, Mapping[str, list[tuple[int, str]]]], file: Path) -> Iterator[DataError]:

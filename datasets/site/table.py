@@ -20,6 +20,7 @@ from edelweiss.common.memory import collecting_rarely, free_memory
 from edelweiss.datasets.errors import DataError, examples
 from edelweiss.datasets.labels import as_label, split_names
 from edelweiss.datasets.numbers import LARGEST, MISSING, TRUTH, canonical, is_number
+from edelweiss.datasets.patient_ids import is_rounded, patient_key
 from edelweiss.datasets.site.data_warnings import DataWarnings
 from edelweiss.datasets.site.formats import lines_of
 from edelweiss.datasets.site.header import LOOKED_AT, no_names, wrong_names
@@ -314,7 +315,7 @@ def _as_study(binary: bool) -> str:
 def read_patients(
     frame: pd.DataFrame, file: Path, patient: str, labels: Sequence[str], problems: list[DataError]
 ) -> pd.Series | None:
-    """Return the patient id of each row as text; errors are added to ``problems``."""
+    """Return the patient of each row, see `patient_key`; errors are added to ``problems``."""
     if patient not in frame.columns or patient in labels:
         columns = [str(name) for name in frame.columns if name not in labels]
         problems.append(
@@ -337,7 +338,17 @@ def read_patients(
                 row=int(missing[0]) + 1,
             )
         )
-    return patients
+    if rounded := np.flatnonzero(patients.isin([*filter(is_rounded, patients.unique())])).tolist():
+        problems.append(
+            DataError(
+                f"{file}: patient {patient!r}: {_at(rounded, patients)}: a spreadsheet or a column of floats has "
+                "rounded these, so several patients may be one: export the column as text, or as whole numbers",
+                f"{file.name}: the patient is rounded in {len(rounded)} rows",
+                key=patient,
+                row=rounded[0] + 1,
+            )
+        )
+    return mapped(patients, patient_key)
 
 
 def numbers_in(column: pd.Series) -> tuple[pd.Series, NDArray[np.float64], Ints]:
