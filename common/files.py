@@ -24,6 +24,11 @@ MANY_DOTS = re.compile(rb"(?<![\w\"'-])(?:[\w\"'-]++[ \t]*+\.[ \t]*+){50}")  # a
 DEEP = "it nests tables or lists too deeply"
 
 
+def is_address(text: str) -> bool:
+    """Whether a text is a URL, and no path."""
+    return bool(re.match(r"[a-z][a-z0-9+.-]+://", text, re.IGNORECASE))
+
+
 def as_path(text: str | Path) -> Path:
     """Return the path that a text names; ``~`` is the home folder.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import AfterValidator, Field
 
 from edelweiss.common import ConfigError, Value
-from edelweiss.common.files import as_path, reason
+from edelweiss.common.files import as_path, is_address, reason
 from edelweiss.config.keys import Keys
 
 if TYPE_CHECKING:
@@ -27,6 +27,11 @@ def site_name(text: str) -> str:
 @lru_cache(maxsize=8)  # simulated sites share their folders
 def local_path(text: str) -> str:
     """Return a valid path of this machine."""
+    if is_address(text):
+        raise ValueError(
+            "must be a path of this machine, not an address: export the data into a folder first "
+            "(docs/run-at-a-hospital.md#images for DICOMweb)"
+        )
     try:
         as_path(text)
     except OSError as error:

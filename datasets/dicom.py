@@ -62,8 +62,9 @@ def picture(path: Path) -> Image.Image:
 
     Grey values go through the modality rescale or lookup table; then through the VOI lookup table, or the window (of
     several the first), whose ends become 0 and 255 [1]_. Without either, or with an invalid window width, the image's
-    minimum and maximum do. MONOCHROME1 is inverted. Padding is black and excluded from the range. Pixel spacing is
-    ignored. Colour (RGB, YBR, palette) becomes RGB, with the upper 8 of more bits.
+    minimum and maximum do. An enhanced object with one frame has these in its functional groups. MONOCHROME1 is
+    inverted. Padding is black and excluded from the range. Pixel spacing is ignored. Colour (RGB, YBR, palette) becomes
+    RGB, with the upper 8 of more bits.
 
     So Hounsfield units or detector counts are reduced to the window, in 255 steps.
 
@@ -120,11 +121,16 @@ def _read(path: Path, **options: Any) -> FileDataset:
         dataset.file_meta.TransferSyntaxUID = (
             ImplicitVRLittleEndian if dataset.original_encoding[0] else ExplicitVRLittleEndian
         )
+    for groups in ("SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence"):  # of enhanced objects
+        for frame in (dataset.get(groups) or ())[:1]:
+            for name in ("PixelValueTransformationSequence", "FrameVOILUTSequence"):
+                for item in (frame.get(name) or ())[:1]:
+                    dataset.update({element.tag: element for element in item})
     return dataset
 
 
 def _check_rest(dataset: FileDataset) -> None:
-    """Refuse more pixels than the header declares, because truncation may remove the finding.
+    """Refuse pixels in other bits than the lowest, and more than declared: truncation may remove the finding.
 
     The other decoders check this themselves. Trailing zeros are padding.
     """
@@ -132,6 +138,8 @@ def _check_rest(dataset: FileDataset) -> None:
     from pydicom.uid import RLELossless
 
     syntax, rest = dataset.file_meta.TransferSyntaxUID, b""
+    if not syntax.is_encapsulated and dataset.get("HighBit") not in (None, high := int(dataset.BitsStored) - 1):
+        raise BadImageError(UNREADABLE, f"its high bit is {dataset.HighBit}, of {high + 1} bits stored")
     if not syntax.is_encapsulated:
         rest = dataset.PixelData[get_expected_length(dataset) :]
     elif syntax == RLELossless:

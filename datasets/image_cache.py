@@ -22,7 +22,7 @@ from edelweiss.datasets.source import Bytes
 
 SPARE = 2**30  # bytes that stay free on the disk
 STALE = 24 * 3600.0  # seconds without a write after which a draft is abandoned
-VERSION = 2  # raised when decoding changes
+VERSION = 3  # raised when decoding changes
 
 
 @dataclass(frozen=True)

@@ -24,10 +24,22 @@ class Kind(NamedTuple):
 
 
 MISSING = Kind("are missing", "put them there or remove their lines")
+FOLDER = Kind("are folders, as of a series", "list the files in them that are to be used")
+ADDRESS = Kind(
+    "are addresses, from which nothing is fetched",
+    "export the images into the folder, from DICOMweb for example with dicomweb_client --url URL retrieve series "
+    "--study UID --series UID full --save --output-dir images",
+    "refused",
+)
 LOOP = Kind("are symlink loops", "mend the links or remove the lines")
 UNOPENED = Kind("cannot be opened", "let this site read them")
 UNREADABLE = Kind("cannot be read", "replace them or leave them out")
 NO_IMAGE = Kind("are not images", "replace them or leave them out")
+VOLUME = Kind(
+    "are volumes or arrays, which are not read",
+    "write each slice that is to be used as a PNG, TIFF or DICOM file of its own",
+)
+ARCHIVE = Kind("are archives", "unpack them, and list the files in them")
 FRAMES = Kind("hold several frames", "write a file for each frame that is to be used, or leave them out")
 PIXELLESS = Kind("are DICOM files without pixels", "leave out reports, plans and the like")
 ENCRYPTED = Kind("are encrypted", "export them without encryption")

@@ -5,7 +5,9 @@ The content of a file decides its format, not its name.
 
 from __future__ import annotations
 
+import contextlib
 import re
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -15,7 +17,16 @@ from numpy.typing import NDArray
 
 from edelweiss.common.files import reason
 from edelweiss.common.schema import printable
-from edelweiss.datasets.image_faults import ENCRYPTED, FRAMES, NO_IMAGE, UNOPENED, UNREADABLE, BadImageError
+from edelweiss.datasets.image_faults import (
+    ARCHIVE,
+    ENCRYPTED,
+    FRAMES,
+    NO_IMAGE,
+    UNOPENED,
+    UNREADABLE,
+    VOLUME,
+    BadImageError,
+)
 from edelweiss.datasets.source import Bytes
 
 if TYPE_CHECKING:
@@ -65,6 +76,16 @@ class ImageForm:
 UNCHANGED = ImageForm()
 
 
+_VOLUMES = {
+    b"NRRD000": "NRRD",
+    b"ObjectType": "MetaImage",
+    b"NDims": "MetaImage",
+    b"\x89HDF\r\n": "HDF5",
+    b"\x93NUMPY": "NumPy",
+}
+_ARCHIVES = {b"PK\3\4": "zip", b"\x1f\x8b": "gzip", b"7z\xbc\xaf": "7z", b"Rar!": "rar"}
+
+
 class Header(NamedTuple):
     """A file's header: format, bits per channel, size, and whether it is grey."""
 
@@ -95,8 +116,9 @@ def header(path: Path) -> Header:
             if image.mode not in (*_BYTE_MODES, *_DEEP_MODES):
                 raise BadImageError(UNREADABLE, f"mode {image.mode}")
             deep = image.mode in _DEEP_MODES
+            size = image.size[::-1] if _orientation(image) > 4 else image.size
             bits = 16 if deep or ";16" in str(image.tile) else 1 if image.mode == "1" else 8
-            return Header(image.format or "image", bits, *image.size, deep or image.mode in _GREY)
+            return Header(image.format or "image", bits, *size, deep or image.mode in _GREY)
     except Exception as error:  # anything that damaged bytes raise
         raise _as_bad(error, path) from None
 
@@ -107,7 +129,8 @@ def pixels(path: Path, form: ImageForm, grey: bool) -> Bytes:
     Values of more than 8 bits are rescaled to 0 to 255 and rounded once, after the image is scaled. A DICOM file
     defines the values that become 0 and 255 (see `datasets.dicom.picture`). Other 16-bit grey files hold 10 to 16 bits
     without saying how many, so their minimum and maximum are used: brightness is then not comparable between images,
-    and one extreme pixel reduces the contrast of all others. Colour files of 16 bits keep the upper 8.
+    and one extreme pixel reduces the contrast of all others. Colour files of 16 bits keep the upper 8. An image is
+    turned and mirrored as its Exif data say, and lies on black where it is transparent.
 
     Returns
     -------
@@ -119,7 +142,7 @@ def pixels(path: Path, form: ImageForm, grey: bool) -> Bytes:
     BadImageError
         If it cannot be decoded.
     """
-    from PIL import Image
+    from PIL import Image, ImageOps
 
     try:
         if _is_dicom(path):
@@ -127,10 +150,15 @@ def pixels(path: Path, form: ImageForm, grey: bool) -> Bytes:
 
             picture = dicom.picture(path)
         else:
-            with Image.open(path) as image:
+            # From a stream: of a path Pillow maps plain TIFF files, and turns them in a way that scrambles pixels.
+            with path.open("rb") as stream, Image.open(stream) as opened:
+                image: Image.Image = ImageOps.exif_transpose(opened) if _orientation(opened) > 1 else opened
                 if image.mode in _DEEP_MODES:
                     values = np.asarray(image, np.float32)
                     picture = Image.fromarray(rescale(values, values.min(), values.max()))
+                elif image.has_transparency_data:
+                    image = image.convert("RGBA")
+                    picture = Image.alpha_composite(Image.new("RGBA", image.size, "black"), image)
                 else:
                     picture = image.convert("L" if grey else "RGB")
         if picture.mode not in ("F", "L" if grey else "RGB"):
@@ -143,6 +171,13 @@ def pixels(path: Path, form: ImageForm, grey: bool) -> Bytes:
     if fitted.ndim == 3:
         return fitted.transpose(2, 0, 1)
     return fitted[None] if grey else np.repeat(fitted[None], 3, axis=0)
+
+
+def _orientation(image: Image.Image) -> int:
+    """Return how Exif data say that an image is to be turned and mirrored, 1 to 8; Pillow turns TIFF files itself."""
+    png = image.format == "PNG" and not {"exif", "Raw profile type exif"} & {*image.info}
+    found = 1 if png or image.format == "TIFF" else image.getexif().get(0x112)  # of a PNG without, it decodes all
+    return found if found in range(1, 9) else 1
 
 
 def rescale(values: NDArray[np.float32], low: float, high: float) -> NDArray[np.float32]:
@@ -174,6 +209,23 @@ def _is_dicom(path: Path) -> bool:
     return start[128:] == b"DICM" or bool(_BARE.match(start))
 
 
+def _no_picture(start: bytes) -> BadImageError | None:
+    """Return the fault of a volume, an array or an archive; None for anything else."""
+    unpacked = b""
+    if start.startswith(b"\x1f\x8b"):
+        with contextlib.suppress(zlib.error):
+            unpacked = zlib.decompressobj(31).decompress(start)
+    for data in (start, unpacked):
+        if data[344:348] in (b"n+1\0", b"ni1\0") or data[4:8] in (b"n+2\0", b"ni2\0"):
+            return BadImageError(VOLUME, "NIfTI")
+        for mark, name in _VOLUMES.items():
+            if data.startswith(mark):
+                return BadImageError(VOLUME, name)
+    named = next((name for mark, name in _ARCHIVES.items() if start.startswith(mark)), "")
+    named = "tar" if start[257:262] == b"ustar" else named
+    return BadImageError(ARCHIVE, named) if named else None
+
+
 def _as_bad(error: Exception, path: Path) -> BadImageError:
     """Convert a reading error to a fault, without the file's path."""
     from PIL import UnidentifiedImageError
@@ -182,10 +234,13 @@ def _as_bad(error: Exception, path: Path) -> BadImageError:
         return error
     if isinstance(error, MemoryError) or getattr(error, "errno", None):
         return BadImageError(UNOPENED, reason(error))
+    with path.open("rb") as file:
+        start = file.read(1024)
+    if other := _no_picture(start):
+        return other
     if isinstance(error, UnidentifiedImageError):
         from edelweiss.datasets.site.table import looks_like  # whose package needs this one
 
-        start = path.read_bytes()[:1024] if path.stat().st_size < 2**20 else b""
         if start[:1] == b"\x30" and _ENVELOPED in start[:64]:
             return BadImageError(ENCRYPTED)
         return BadImageError(NO_IMAGE, "an empty file" if not path.stat().st_size else looks_like(start))

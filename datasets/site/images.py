@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edelweiss.common import hint, shown
-from edelweiss.common.files import is_file
+from edelweiss.common.files import is_address, is_file
 from edelweiss.datasets.errors import DataError, examples
 from edelweiss.datasets.image_cache import ImageCache
-from edelweiss.datasets.image_faults import LINKED, LOOP, MISSING, OUTSIDE, TWICE, Faults, Kind
+from edelweiss.datasets.image_faults import ADDRESS, FOLDER, LINKED, LOOP, MISSING, OUTSIDE, TWICE, Faults, Kind
 from edelweiss.datasets.image_file import UNCHANGED, ImageForm
 from edelweiss.datasets.images import read_images
 from edelweiss.datasets.numbers import canonical
@@ -125,6 +125,8 @@ def located(
 
 def _place(base: Path, text: str, follow_links: bool) -> Path | Kind:
     """Resolve a path, or return its fault."""
+    if is_address(text):
+        return ADDRESS
     inside = not PurePath(text).is_absolute() and ".." not in PurePath(text).parts
     try:
         path = (base / text).resolve(strict=True)
@@ -133,7 +135,7 @@ def _place(base: Path, text: str, follow_links: bool) -> Path | Kind:
         return LOOP if circle else MISSING if inside else OUTSIDE
     if not path.is_relative_to(base) and not (inside and follow_links):
         return LINKED if inside else OUTSIDE
-    return path if is_file(path) else MISSING
+    return path if is_file(path) else FOLDER if path.is_dir() and path != base else MISSING
 
 
 def _seen(frame: pd.DataFrame, file: Path, views: tuple[str, ...], problems: list[DataError], listed: Listed) -> Mask:
