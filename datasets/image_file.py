@@ -177,7 +177,7 @@ def _orientation(image: Image.Image) -> int:
     """Return how Exif data say that an image is to be turned and mirrored, 1 to 8; Pillow turns TIFF files itself."""
     png = image.format == "PNG" and not {"exif", "Raw profile type exif"} & {*image.info}
     found = 1 if png or image.format == "TIFF" else image.getexif().get(0x112)  # of a PNG without, it decodes all
-    return found if found in range(1, 9) else 1
+    return found if isinstance(found, int) and 1 <= found <= 8 else 1
 
 
 def rescale(values: NDArray[np.float32], low: float, high: float) -> NDArray[np.float32]:

@@ -254,9 +254,9 @@ class Study:
         frame = pd.DataFrame(columns, index=index, copy=False)
         if self.one_row:
             if apart := spelt_apart(frame[self.patient].unique()):
-                named = examples([" = ".join(map(repr, spellings)) for spellings in apart])
+                which = examples([" = ".join(map(repr, spellings)) for spellings in apart])
                 raise DataError(
-                    f"{file}: patient {self.patient!r}: {named}: one-row = {self.one_row!r} would merge the rows "
+                    f"{file}: patient {self.patient!r}: {which}: one-row = {self.one_row!r} would merge the rows "
                     "of each: spell each alike or, if these are different patients, give them other identifiers",
                     f"{len(apart)} patients are spelt in several ways, and the study's one-row would merge them",
                     key=self.patient,
