@@ -23,7 +23,7 @@ REPO = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPO))
 
 # The app is no installed package: its folder has to be on the path before anything of it is imported (E402).
-from edelweiss.client_app.policy.rules import Budget, Policy  # noqa: E402
+from edelweiss.client_app.policy.rules import Budget, Policy, StudyData  # noqa: E402
 from edelweiss.common import Value, allowed, choices  # noqa: E402
 from edelweiss.common.overrides import toml_value  # noqa: E402
 from edelweiss.config import RunConfig, SiteConfig  # noqa: E402
@@ -280,6 +280,11 @@ def notify_keys() -> str:
     return policy_keys(Notify)
 
 
+def studies_keys() -> str:
+    """List what a site's table of a study may contain."""
+    return policy_keys(StudyData)
+
+
 def _toml(value: Any) -> str:
     return json.dumps(value) if isinstance(value, list | dict) else toml_value(value)
 
@@ -294,6 +299,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "policy-keys": policy_keys,
     "privacy-keys": privacy_keys,
     "notify-keys": notify_keys,
+    "studies-keys": studies_keys,
 }
 
 if __name__ == "__main__":

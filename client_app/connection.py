@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 ROOT = "EDELWEISS_ALLOW_ROOT"  # environment variable: 1 lets a site be root
 
 
+TABLES = ("policy", "privacy", "studies")
+"""Tables of a site's file beside its settings; `client_app.policy.rules` reads them."""
+
+
 def address(text: str) -> str:
     """Return the text if it is HOST:PORT, or empty."""
     host, colon, port = text.rpartition(":")
@@ -66,7 +70,7 @@ class JoinConfig(SiteConfig):
                 values = read_toml(file)
             except (OSError, ValueError) as error:
                 raise ConfigError("policy", [f"{shorter(file)} cannot be read: {reason(error)}"]) from None
-            for table in ("policy", "privacy"):
+            for table in TABLES:
                 values.pop(table, None)  # which `client_app.policy` reads
         notify, wrong = Notify.of(values.pop("notify", {}))
         values |= options

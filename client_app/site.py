@@ -100,6 +100,7 @@ class OpenSite:
     node: SiteConfig  # the node-config from this site's operator
     policy: Policy = field(default_factory=lambda: Policy.read(""))  # this site's policy
     run_id: int = 0  # Flower's id of the run
+    study: str = ""  # the operator's name of the study whose data these are; empty: those of all others
 
     @classmethod
     def from_context(cls, context: Context) -> OpenSite:
@@ -127,10 +128,19 @@ class OpenSite:
 
     @classmethod
     def _of(cls, run: RunConfig, node: SiteConfig, run_id: int) -> OpenSite:
+        policy = Policy.read(node.policy)
+        study = policy.study_of(run.ticket)
+        if study:
+            given = study[1].model_dump(exclude={"study_key"})
+            node = node.model_copy(update=given)
         needs_data = PROBLEMS[run.problem].needs_data
         missing = []
         if needs_data and run.dataset == "site" and not node.data_dir:
-            missing.append("data-dir is missing: name the folder of this site's data, as in 'data-dir=\"/data\"'")
+            missing.append(
+                "no study that has data here ([studies]) has signed the run, and there is no data-dir for others"
+                if policy.studies
+                else "data-dir is missing: name the folder of this site's data, as in 'data-dir=\"/data\"'"
+            )
         if (not needs_data or run.dataset != "site") and not 0 <= node.partition_id < run.sites:
             missing.append(
                 f"partition-id = {node.partition_id}: the run has sites = {run.sites}, so give each SuperNode "
@@ -149,16 +159,15 @@ class OpenSite:
                 f"{', '.join(named)} names a file of the machine that simulates: a site with data of its "
                 "own, or without num-partitions, reads none"
             )
-        policy = Policy.read(node.policy)
         if policy.asks and not node.state_dir:
             missing.append('state-dir is missing: with approve = "ask" runs wait there for you')
         if policy.budget and not node.state_dir:
             missing.append("state-dir is missing: with a privacy budget, what was spent is written there")
-        if policy.study_keys and not (node.key and node.state_dir):
+        if policy.pinned and not (node.key and node.state_dir):
             missing.append("key and state-dir are needed with study-keys: the key seals this site's answers")
         if missing:
             raise ConfigError("node-config", missing)
-        return cls(run, node, policy, run_id)
+        return cls(run, node, policy, run_id, study[0] if study else "")
 
     @cached_property
     def strategy(self) -> FederatedStrategy:

@@ -110,13 +110,22 @@ def require_signed(text: str, study_keys: Sequence[str], *, now: float | None = 
         If it is not signed by any of them, or has ended.
     """
     ticket = read(text)
-    payload, _, signature = text.partition(".")
-    if not any(_verifies(key, LABEL + _bytes(payload), signature) for key in study_keys):
+    if not signer(text, study_keys):
         raise TicketError("the ticket is signed by no study key that is pinned here", key="study-keys")
     if (now := time.time() if now is None else now) > ticket.ends:
         ended = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(ticket.ends))
         raise TicketError(f"the ticket has ended ({ended}): submit the run again with a new one", key="ticket")
     return ticket
+
+
+def signer(text: str, study_keys: Sequence[str]) -> str:
+    """Return which of these study keys has signed a ticket; empty for none, or for no ticket."""
+    payload, _, signature = text.partition(".")
+    try:
+        signed = LABEL + _bytes(payload)
+    except ValueError:
+        return ""
+    return next((key for key in study_keys if _verifies(key, signed, signature)), "")
 
 
 def ticket_hash(text: str) -> bytes:

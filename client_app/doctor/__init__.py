@@ -24,7 +24,7 @@ class Finding:
 def examine(config: JoinConfig) -> Iterator[Finding]:
     """Run the tests in order, skipping those that depend on a failed one."""
     from edelweiss.client_app.doctor.coordinator import examine_connection
-    from edelweiss.client_app.doctor.data import examine_data
+    from edelweiss.client_app.doctor.data import examine_data, examine_studies
     from edelweiss.client_app.doctor.machine import examine_device, examine_state
     from edelweiss.client_app.doctor.privacy import examine_privacy
     from edelweiss.federation.fingerprint import fingerprint
@@ -34,4 +34,5 @@ def examine(config: JoinConfig) -> Iterator[Finding]:
     yield from examine_state(config)
     yield from examine_device(config)
     yield from examine_data(config)
+    yield from examine_studies(config)
     yield examine_privacy(config)

@@ -25,17 +25,10 @@ ANY = 1 - 1e-9  # allowed share of bad images in this test
 
 def examine_data(config: JoinConfig) -> Iterator[Finding]:
     """Read the site's own data, and check them against its policy."""
-    if not config.data_dir:
-        if config.partition_id < 0:
-            yield Finding("error", "data", "none: set data-dir to the folder of this site's data")
-        return
-
-    from edelweiss.client_app.local_data import image_cache, study_of
     from edelweiss.client_app.policy import Policy
-    from edelweiss.datasets import DataConfig, DataError, label_values, load_site
-    from edelweiss.datasets.labels import Labels
-    from edelweiss.datasets.site.survey import Survey
 
+    if config.partition_id >= 0 and not config.data_dir:
+        return
     try:
         policy = Policy.read(config.policy)
     except ConfigError as error:
@@ -43,6 +36,19 @@ def examine_data(config: JoinConfig) -> Iterator[Finding]:
         return
     yield Finding("ok", "rules", f"{f'from {config.policy}: ' * bool(config.policy)}{policy.in_words()}")
     yield from _plug_ins(policy)
+    if config.data_dir:
+        yield from _read(config, policy)
+    elif not policy.studies:
+        yield Finding("error", "data", "none: set data-dir to the folder of this site's data")
+
+
+def _read(config: JoinConfig, policy: Policy) -> Iterator[Finding]:
+    """Read the data of a folder."""
+    from edelweiss.client_app.local_data import image_cache, study_of
+    from edelweiss.datasets import DataConfig, DataError, label_values, load_site
+    from edelweiss.datasets.labels import Labels
+    from edelweiss.datasets.site.survey import Survey
+
     if not config.names_label:
         text = "no label: each run chooses the column; set label to yours"
         yield Finding("error" if policy.strict else "warning", "rules", text)
@@ -74,6 +80,20 @@ def examine_data(config: JoinConfig) -> Iterator[Finding]:
     if policy.budget:
         yield from _scales(data, own.study)
     yield _needed(data)
+
+
+def examine_studies(config: JoinConfig) -> Iterator[Finding]:
+    """Read the data of each study that has its own."""
+    from edelweiss.client_app.policy import Policy
+
+    try:
+        policy = Policy.read(config.policy)
+    except ConfigError:  # said already
+        return
+    for name, study in policy.studies.items():
+        own = config.model_copy(update=study.model_dump(exclude={"study_key"}))
+        for finding in _read(own, policy):
+            yield replace(finding, text=f"study {name}: {finding.text}")
 
 
 def _encoding(folder: str, study: Study | None) -> str:

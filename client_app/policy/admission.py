@@ -62,7 +62,7 @@ def _admit(site: OpenSite, incoming: Incoming, request: Request | None, serial: 
     record, new = records.run(site.run_id), _current_record(site, data, key, serial)
     # A resumed run has another number but the same key.
     earlier = records.begun_as(new.key) if new.key and (record is None or record.key != new.key) else None
-    if serial and serial != (record.serial if record else 0) and serial <= records.latest_serial():
+    if serial and serial != (record.serial if record else 0) and serial <= records.latest_serial(site.study):
         raise RefusedError("its ticket was used for another run, or is older than one that was: sign a new one")
     _require_same(record, earlier, new)
     if data is not None:
@@ -106,6 +106,7 @@ def _current_record(site: OpenSite, data: SiteData | None, key: str, serial: int
         key=key,
         lasting=config_hash(lasting(site.run)),
         serial=serial,
+        study=site.study,
         shown={},
     )
 

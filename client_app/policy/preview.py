@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 def preview(site: OpenSite, data: SiteData | None) -> dict[str, str]:
     """Return the preview of a run, line by line."""
     run, strategy, problem = site.run, site.run.strategy, PROBLEMS[site.run.problem]
-    lines = {
+    lines = {"study": site.study} if site.study else {}
+    lines |= {
         "computes": f"{run.algorithm} on {run.problem}, {run.rounds} rounds" + f", {run.model}" * problem.needs_data,
         "sends in a round": sends(strategy).replace("`", ""),
         "each update from": f"{strategy.local_steps} steps on batches of {run.batch_size}",

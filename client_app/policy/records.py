@@ -51,6 +51,7 @@ class RunRecord:
     lasting: str = ""  # a hash of the run-config keys that a resumed run must keep
     rounds: int = 0  # rounds requested, including those before a stop and those repeated after it
     serial: int = 0  # of its ticket; 0 without
+    study: str = ""  # the operator's name of the study, where it has data of its own
     until: float = 0.0  # time until which it waits for a decision, in seconds since 1970
     shown: dict[str, str]  # for the operator: what would be computed and sent
 
@@ -169,9 +170,9 @@ class Records:
         known = [record for record in decided if record.key == key]
         return max(known, key=lambda record: (record.turned_away, record.rounds), default=None)
 
-    def latest_serial(self) -> int:
-        """Return the highest serial of a ticket that has come here; 0 for none."""
-        return max((record.serial for record in self.runs()), default=0)
+    def latest_serial(self, study: str = "") -> int:
+        """Return the highest serial of a ticket of a study that has come here; 0 for none. Each signs its own."""
+        return max((record.serial for record in self.runs() if record.study == study), default=0)
 
     def note(self, record: RunRecord) -> None:
         """Write the record of a run."""

@@ -10,23 +10,25 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, PrivateAttr
 
-from edelweiss.client_app.connection import JoinConfig
+from edelweiss.client_app.connection import TABLES, JoinConfig
 from edelweiss.common import ConfigError, flatten, hint, shorter, shown, unknown
 from edelweiss.common.files import read_toml, reason
 from edelweiss.config import RunConfig
 from edelweiss.config.keys import Keys
+from edelweiss.config.node import LocalPath, site_name
 from edelweiss.config.plug_ins import KINDS
 from edelweiss.config.tables import SHARED, tables
 from edelweiss.config.values import AlgorithmName, Delta, Epsilon, ModelName, ProblemName, Share
 from edelweiss.datasets.config import SITE
 from edelweiss.federation.fingerprint import release
-from edelweiss.federation.ticket import Hash, study_key
+from edelweiss.federation.ticket import Hash, signer, study_key
 from edelweiss.problems import PROBLEMS
 
 log = logging.getLogger("edelweiss")
 
 Count = Annotated[int, Field(ge=0, le=10**9)]
 Fewest = Annotated[int, Field(ge=1, le=10**9)]
+StudyKey = Annotated[str, AfterValidator(study_key)]
 SECRET = "secret"
 Secret = Annotated[str, SECRET]  # a rule whose value is never logged
 
@@ -79,8 +81,27 @@ class Budget(Keys):
         "copies of files are noticed",
     )
 
+    _joint: bool = PrivateAttr(default=False)
+
     def __bool__(self) -> bool:
         return self.epsilon > 0
+
+    @property
+    def joint(self) -> bool:
+        """Whether a patient may be trained on in one study and held out in another, under other identifiers."""
+        return self._joint
+
+
+class StudyData(Keys):
+    """The data of one study, where a site has several: a table ``[studies.NAME]`` of the operator's file."""
+
+    study_key: StudyKey = Field(
+        "",
+        description="the study's public key, its 64 hexadecimal digits or its file: runs that it signed get these data",
+    )
+    data_dir: LocalPath = Field("", description="folder with the study's data, instead of `data-dir` above")
+    study: LocalPath = Field("", description="its study file, instead of `study` above")
+    label: str = Field("", description="its label column, instead of `label` above")
 
 
 class Policy(Keys):
@@ -101,7 +122,7 @@ class Policy(Keys):
         description="what a run may use that is installed here and no part of this app, each by name and hash, such as "
         "`mypackage:Proximal sha256:...`; doctor and the site's log have the lines to copy; empty: nothing",
     )
-    study_keys: list[Annotated[str, AfterValidator(study_key)]] = Field(
+    study_keys: list[StudyKey] = Field(
         [],
         description="public keys of the study, each its 64 hexadecimal digits or its file: a run needs a ticket that "
         "one of them has signed; empty: no ticket is asked for, and whoever has the coordinator's servers decides what "
@@ -174,10 +195,11 @@ class Policy(Keys):
     )
 
     _budget: Budget = PrivateAttr(default_factory=lambda: Budget.model_validate({}))
+    _studies: dict[str, StudyData] = PrivateAttr(default_factory=dict)
 
     @classmethod
     def read(cls, path: str) -> Policy:
-        """Read the tables ``[policy]`` and ``[privacy]`` of a TOML file, which else holds keys of `JoinConfig`.
+        """Read the tables ``[policy]``, ``[privacy]`` and ``[studies]`` of a TOML file, else of keys of `JoinConfig`.
 
         A rule elsewhere in the file is an error, because it would be ignored silently.
 
@@ -197,15 +219,16 @@ class Policy(Keys):
             values = read_toml(path)
         except (OSError, ValueError) as error:
             raise PolicyError("policy", [f"{shorter(path)} cannot be read: {reason(error)}"]) from None
-        tables = {name: values.pop(name, {}) for name in ("policy", "privacy")}
+        tables = {name: values.pop(name, {}) for name in TABLES}
         for name, table in tables.items():
             if not isinstance(table, dict):
                 raise PolicyError("policy", [f"{path}: {name} = {shown(table)} must be a table, [{name}]"])
-        return cls._parse(tables["policy"], tables["privacy"], values, path)
+        return cls._parse(tables, values, path)
 
     @classmethod
-    def _parse(cls, table: dict[str, Any], privacy: dict[str, Any], beside: dict[str, Any], path: str) -> Policy:
-        rules, known = cls.keys(), {"policy", "privacy", "notify", *JoinConfig.keys()}
+    def _parse(cls, given: dict[str, dict[str, Any]], beside: dict[str, Any], path: str) -> Policy:
+        table, privacy = given["policy"], given["privacy"]
+        rules, known = cls.keys(), {*TABLES, "notify", *JoinConfig.keys()}
         wrong = [
             f"{key}: it is a rule outside the table [policy]: move it below that line"
             if key in rules
@@ -220,9 +243,13 @@ class Policy(Keys):
         policy, others = cls.checked(table)
         budget, spoilt = Budget.checked(privacy)
         others += [f"privacy.{text}" for text in spoilt]
+        studies, spoilt = _studies_in(given["studies"])
+        others += [f"studies.{text}" for text in spoilt]
         if policy is None or budget is None or wrong or others:
             raise PolicyError(f"policy of {path}", wrong + others)
-        policy._budget = budget
+        policy._budget, policy._studies = budget, studies
+        places = {(beside.get("data-dir", ""), beside.get("study", ""))} if beside.get("data-dir") else set()
+        budget._joint = len(places | {(study.data_dir, study.study) for study in studies.values()}) > 1
         if changes := _LAST.get(path, policy).changes(policy):
             log.warning("%s has changed: %s", path, "; ".join(changes))
         _LAST[path] = policy
@@ -233,15 +260,23 @@ class Policy(Keys):
         names = {field.alias or name: name for name, field in type(self).model_fields.items()}
         secret = {key for key, name in names.items() if SECRET in type(self).model_fields[name].metadata}
         pairs = ((key, getattr(self, name), getattr(other, name)) for key, name in names.items())
-        return [
-            f"another {key}" if key in secret else f"{key} = {after!r}, was {before!r}"
-            for key, before, after in pairs
-            if before != after
-        ] + [
-            f"privacy.{key} = {after!r}, was {before!r}"
-            for key, before in self.budget.model_dump(by_alias=True).items()
-            if before != (after := getattr(other.budget, key))
-        ]
+        return (
+            [
+                f"another {key}" if key in secret else f"{key} = {after!r}, was {before!r}"
+                for key, before, after in pairs
+                if before != after
+            ]
+            + [
+                f"privacy.{key} = {after!r}, was {before!r}"
+                for key, before in self.budget.model_dump(by_alias=True).items()
+                if before != (after := getattr(other.budget, key))
+            ]
+            + [
+                f"studies.{name} = {other.place(name)!r}, was {self.place(name)!r}"
+                for name in {**self.studies, **other.studies}
+                if self.studies.get(name) != other.studies.get(name)
+            ]
+        )
 
     def in_words(self) -> str:
         """Return the rules that are not the defaults."""
@@ -252,6 +287,26 @@ class Policy(Keys):
     def budget(self) -> Budget:
         """The budget of the site's patients."""
         return self._budget
+
+    @property
+    def studies(self) -> dict[str, StudyData]:
+        """The studies that have data of their own here, by the operator's names."""
+        return self._studies
+
+    @property
+    def pinned(self) -> list[str]:
+        """The study keys whose runs may come here; with any, a run needs a ticket."""
+        return [*self.study_keys, *(study.study_key for study in self._studies.values())]
+
+    def place(self, name: str) -> str:
+        """Return the folder of a study's data; empty for an unknown study."""
+        return self._studies[name].data_dir if name in self._studies else ""
+
+    def study_of(self, ticket: str) -> tuple[str, StudyData] | None:
+        """Return the study with data of its own whose key has signed this ticket, and its name."""
+        named = {study.study_key: name for name, study in self._studies.items()}
+        name = named.get(signer(ticket, [*named])) if named and ticket else None
+        return (name, self._studies[name]) if name else None
 
     @property
     def asks(self) -> bool:
@@ -300,6 +355,35 @@ class Policy(Keys):
                 yield f"folds = {run.folds}: the held-out split is this site's decision, and it allows {other}"
             if self.strict and not run.folds and run.holdout_share != self.holdout_share:
                 yield f"holdout-share = {run.holdout_share:g}: this site allows {self.holdout_share:g}"
+
+
+def _studies_in(tables: dict[str, Any]) -> tuple[dict[str, StudyData], list[str]]:
+    """Return the studies that have data of their own, and everything that is wrong with their tables."""
+    found, wrong = dict[str, StudyData](), list[str]()
+    for name, table in tables.items():
+        if not isinstance(table, dict):
+            wrong.append(f"{shorter(name)} = {shown(table)}: must be a table, [studies.NAME]")
+            continue
+        study, others = StudyData.checked(table)
+        others += [
+            f"{key} is missing: {mend}"
+            for key, mend in (
+                ("study-key", "only runs that this study's key has signed get its data"),
+                ("data-dir", "name the folder of its data"),
+            )
+            if not table.get(key)
+        ]
+        try:
+            site_name(name)
+        except ValueError as error:
+            others.append(f"the study's name {error}")
+        twin = next((other for other, its in found.items() if study and its.study_key == study.study_key != ""), "")
+        if twin:
+            others.append(f"study-key: {shorter(twin)!r} has the same: each study needs a key of its own")
+        wrong += [f"{shorter(name)}.{text}" for text in others]
+        if study:
+            found[name] = study
+    return found, wrong
 
 
 _LAST: dict[str, Policy] = {}  # what this process has read last, by file

@@ -41,7 +41,11 @@ if TYPE_CHECKING:
     from edelweiss.federation.privacy_account import Curve
 
 Part = Literal["training", "held-out"]
-"""Which patients an answer is about. Nobody is in both, so each part has the whole budget."""
+"""Which patients an answer is about. Nobody is in both, so each part has the whole budget.
+
+Except where a site has several studies' data: a patient may be trained on in one and held out in another, under other
+identifiers. All that was ever spent then counts together.
+"""
 
 PARTS: tuple[Part, ...] = ("training", "held-out")
 FILE, LOCK, SEAL = "ledger.jsonl", "ledger.lock", "ledger.seal"
@@ -77,6 +81,11 @@ class _Read:
     runs: dict[tuple[str, str], tuple[int, Curve]]  # by part and run: answers, and what they cost
     before: str = ""  # what the last line says of the one before, and when it was written, in seconds since 1970
     at: float = 0.0
+    joint: bool = False  # whether both parts have one budget, once and for all
+
+    def on(self, part: Part) -> Curve:
+        """Return what was spent on a patient of a part."""
+        return sum(self.spent.values(), np.zeros(len(ORDERS))) if self.joint else self.spent[part]
 
 
 def _enter(found: _Read, part: Part, run: str, question: str, cost: Curve) -> None:
@@ -136,32 +145,39 @@ class Ledger:
             known = self._read()
             if digest in known.questions:
                 return
-            if not self._fits(known.spent[part] + cost):
+            if not self._fits(known.on(part) + cost):
                 raise RefusedError(f"this site's privacy budget is spent: {self.in_words()}")
             if not known.lines:
                 self._append(known, {"split": self._split, "orders": ORDERS.tolist()})
-            self._append(known, {"part": part, "run": run, "question": digest, "cost": cost.tolist()})
+            joint = {"joint": True} if known.joint else {}
+            self._append(known, {"part": part, "run": run, "question": digest, "cost": cost.tolist(), **joint})
             _enter(known, part, run, digest, cost)
+
+    @property
+    def joint(self) -> bool:
+        """Whether what is spent on both parts counts together."""
+        with self._locked():
+            return self._read().joint
 
     def spent(self, part: Part) -> float:
         """Return the ε of what was spent on a part, at the budget's δ."""
         with self._locked():
-            return epsilon(self._read().spent[part], self.budget.delta)
+            return epsilon(self._read().on(part), self.budget.delta)
 
     def fits(self, cost: Curve, part: Part = "training") -> bool:
         """Whether more fits into the budget."""
         with self._locked():
-            return self._fits(self._read().spent[part] + cost)
+            return self._fits(self._read().on(part) + cost)
 
     def total(self, cost: Curve, part: Part = "training") -> float:
         """Return the ε of what was spent on a part and this."""
         with self._locked():
-            return epsilon(self._read().spent[part] + cost, self.budget.delta)
+            return epsilon(self._read().on(part) + cost, self.budget.delta)
 
     def in_words(self) -> str:
         """Return budget and expense."""
         training, held_out = map(self.spent, PARTS)
-        return _in_words(self.budget, training, held_out)
+        return _in_words(self.budget, training, held_out, self.joint)
 
     def runs(self) -> Iterator[tuple[str, str, int, float]]:
         """Yield part, run, answers, and the ε that they alone would have cost."""
@@ -229,6 +245,7 @@ class Ledger:
     def _lines(self) -> _Read:
         """Return what all lines say, each checked against the one before; half a line is of no answer, and goes."""
         found = _Read(0, self._site, {part: np.zeros(len(ORDERS)) for part in PARTS}, set(), 0, 0, {})
+        found.joint = self.budget.joint
         try:
             text = self._file.read_bytes() if self._file.exists() else b""
         except OSError as error:
@@ -246,6 +263,7 @@ class Ledger:
                     if cost.shape != ORDERS.shape or not (cost >= 0).all():
                         raise ValueError("its cost is none")
                     _enter(found, said["part"], said["run"], said["question"], cost)
+                    found.joint |= said.get("joint") is True
             except LedgerError:
                 raise
             except (ValueError, LookupError, TypeError):
@@ -343,7 +361,9 @@ class Ledger:
             raise RefusedError(f"the seal of its privacy ledger cannot be written: {reason(error)}") from None
 
 
-def _in_words(budget: Budget, training: float, held_out: float) -> str:
+def _in_words(budget: Budget, training: float, held_out: float, joint: bool) -> str:
+    if joint:
+        return f"ε = {training:.3g} of {budget.epsilon:g} is spent on patients of all studies, at δ = {budget.delta:g}"
     spent = f"ε = {training:.3g} of {budget.epsilon:g} is spent on patients trained on"
     return f"{spent}, {held_out:.3g} on those held out, at δ = {budget.delta:g}"
 
@@ -357,5 +377,5 @@ def spent_in_words(records: Records, budget: Budget) -> str:
         If the ledger cannot be trusted.
     """
     if not records.has_secret:
-        return _in_words(budget, 0.0, 0.0)
+        return _in_words(budget, 0.0, 0.0, budget.joint)
     return Ledger(records.folder, records.secret, budget).in_words()

@@ -156,8 +156,10 @@ class SitePrivacy:
     def _fits(self, run: RunConfig, sites: int) -> bool:
         assert self.ledger is not None, "a simulated site has none"
         cost = self.price(sites) if run is self.run else price(run, sites, len(self.patients))
-        evaluated = not (run.evidence and len(self.held_out)) or self.ledger.fits(evaluation_cost(run), "held-out")
-        return evaluated and self.ledger.fits(cost.curve)
+        judged = evaluation_cost(run) if run.evidence and len(self.held_out) else 0 * cost.curve
+        if self.ledger.joint:
+            return self.ledger.fits(cost.curve + judged)
+        return self.ledger.fits(judged, "held-out") and self.ledger.fits(cost.curve)
 
     def in_words(self, sites: int) -> str:
         """Return what the run costs the site's patients, for its operator."""

@@ -163,8 +163,8 @@ def test_of_two_processes_that_begin_a_run_with_one_ticket_one_does(
     """Both are held where they have seen that the ticket is new, for as long as the other may come, too."""
     met, plain = threading.Barrier(2), Records.latest_serial
 
-    def held(self: Records) -> int:
-        found = plain(self)
+    def held(self: Records, study: str) -> int:
+        found = plain(self, study)
         with contextlib.suppress(threading.BrokenBarrierError):
             met.wait(1.0)
         return found

@@ -1,0 +1,269 @@
+"""Data of several studies at one site: the signature decides which a run gets, and no choice of study buys privacy."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord, Message, RecordDict
+
+from edelweiss.client_app.connection import JoinConfig
+from edelweiss.client_app.doctor import examine
+from edelweiss.client_app.errors import RefusedError
+from edelweiss.client_app.policy import Policy, PolicyError
+from edelweiss.client_app.policy.records import Records
+from edelweiss.client_app.policy.rules import Budget
+from edelweiss.client_app.privacy.ledger import Ledger
+from edelweiss.client_app.site import OpenSite
+from edelweiss.common import Value, from_record
+from edelweiss.common.overrides import toml_value
+from edelweiss.config import RunConfig, SiteConfig
+from edelweiss.datasets import Facts
+from edelweiss.federation.fingerprint import fingerprint
+from edelweiss.federation.privacy_account import Query, epsilon, spent
+from tests.server_app.sites import SiteGrid, table
+from tests.server_app.studies import Study, changed
+
+PATIENTS = 160
+SECRET = b"s" * 32
+
+
+def write_patients(folder: Path, who: range, columns: int = 3, seed: int = 0) -> Path:
+    """Write a table with a patient column; a patient has the same values in every folder of one seed."""
+    features, labels = table(400, seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = [",".join(["pid", *(f"marker_{place}" for place in range(columns)), "label"])]
+    for number in who:
+        row = (400 // 160 * number + seed) % 400
+        lines.append(",".join([f"p{number}", *map(str, features[row, :columns].tolist()), str(labels[row])]))
+    (folder / "data.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder
+
+
+class Site:
+    """A hospital with the data of two studies, and their keys; `stranger` signs for none of them."""
+
+    def __init__(self, folder: Path, other: Path | None = None, **privacy: float) -> None:
+        folder.mkdir(exist_ok=True)
+        self.keys = Study(folder, names=("east",))
+        self.first = write_patients(folder / "first", range(PATIENTS))
+        self.second = other or write_patients(folder / "second", range(100, 100 + PATIENTS), columns=2)
+        self.file = folder / "site.toml"
+        self.privacy = privacy
+        assert self.keys.nodes
+        self.write({"sepsis": ("study", self.first), "falls": ("stranger", self.second)})
+        node = dict(self.keys.nodes[0])
+        node |= {"policy": str(self.file)}
+        del node["data-dir"], node["label"]
+        self.node: dict[str, Value] = node
+
+    def write(self, studies: dict[str, tuple[str, Path]]) -> None:
+        """Write the settings."""
+        lines = ["[policy]", 'seed = "tests"', 'patient = "pid"']
+        if self.privacy:
+            lines += ["[privacy]", *(f"{key} = {value}" for key, value in self.privacy.items())]
+        for name, (key, data) in studies.items():
+            lines += [f"[studies.{name}]", f"study-key = {toml_value(str(self.keys.folder / f'{key}.key.pub'))}"]
+            lines += [f"data-dir = {toml_value(str(data))}", 'label = "label"']
+        self.file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+    def signed(self, by: str, **keys: Value) -> RunConfig:
+        """Return a run that one of the studies has signed."""
+        job = self.keys.job(**keys)
+        return changed(job, ticket=self.keys.ticket(job, by=f"{by}.key"))
+
+    def open(self, job: RunConfig) -> OpenSite:
+        """Open the site for a run, as a message does."""
+        return OpenSite._of(job, SiteConfig.parse(self.node), 1)
+
+    def ask(self, job: RunConfig) -> Facts | str:
+        """Ask for the facts; return why they were refused."""
+        with SiteGrid(job, [self.node]) as grid:
+            question = Message(
+                RecordDict({"config": ConfigRecord({"app": fingerprint(), "run": token_hex(4)})}), 1, "query"
+            )
+            if job.ticket:
+                self.keys.seals(job).seal(question)
+            [answer] = grid.send_and_receive([question])
+        records: Any = answer.content.config_records
+        return str(records["error"]["message"]) if "error" in records else from_record(Facts, dict(records["facts"]))
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+def facts(said: Facts | str) -> Facts:
+    assert isinstance(said, Facts), said
+    return said
+
+
+# ---------------------------------------------------------------------- which data a run gets
+
+
+def test_a_run_gets_the_data_of_the_study_that_signed_it(site: Site) -> None:
+    first, second = facts(site.ask(site.signed("study"))), facts(site.ask(site.signed("stranger")))
+    assert (first.shape, second.shape) == ((3,), (2,))
+
+
+def test_no_other_run_gets_any(site: Site) -> None:
+    """Neither unsigned, nor with the ticket of another run, nor signed by a key that no study here has."""
+    assert "no study that has data here" in str(site.ask(site.keys.job()))
+    site.node["data-dir"] = str(site.first)
+    assert "has no ticket" in str(site.ask(site.keys.job()))
+    borrowed = changed(site.keys.job(local_steps=9), ticket=site.signed("study").ticket)
+    assert "run-config is not the one" in str(site.ask(borrowed))
+    site.write({"sepsis": ("study", site.first)})
+    assert "signed by no study key" in str(site.ask(site.signed("stranger")))
+
+
+def test_a_key_of_the_rules_gets_the_folder_above(site: Site, tmp_path: Path) -> None:
+    site.write({"sepsis": ("study", site.first)})
+    pinned = f'seed = "tests"\nstudy-keys = ["{site.keys.digits("stranger.key")}"]'
+    site.file.write_text(site.file.read_text().replace('seed = "tests"', pinned))
+    assert "no data-dir for others" in str(site.ask(site.signed("stranger")))
+    site.node["data-dir"], site.node["label"] = str(site.second), "label"
+    assert facts(site.ask(site.signed("stranger"))).shape == (2,)
+    assert facts(site.ask(site.signed("study"))).shape == (3,)
+
+
+def test_each_study_counts_its_own_tickets(site: Site) -> None:
+    """The persons of two studies do not know when the other signs; within a study no ticket is used twice."""
+    early, late = site.signed("stranger"), site.signed("study")
+    facts(site.ask(late))
+    facts(site.ask(early))
+    assert "used for another run" in str(site.ask(early))
+
+
+def test_the_operator_sees_whose_run_it_is(site: Site) -> None:
+    facts(site.ask(site.signed("stranger")))
+    (record,) = Records(str(site.node["state-dir"])).runs()
+    assert record.shown["study"] == "falls"
+
+
+# ---------------------------------------------------------------------- one split, one record, one budget
+
+
+def test_a_patient_is_held_out_in_all_studies_or_in_none(site: Site) -> None:
+    held_out = []
+    for by in ("study", "stranger"):
+        data = site.open(site.signed(by)).data()
+        assert data is not None
+        assert data.patient_ids is not None
+        everybody = {*data.patient_ids.tolist()}
+        held_out.append((everybody, {*data.patient_ids[data.held_out.rows.numpy()].tolist()}))
+    (first, its), (second, others) = held_out
+    assert len(first & second) == PATIENTS - 100
+    assert its & second == others & first
+    assert len(its & second) > 5
+
+
+def test_two_folders_that_differ_by_one_patient_give_nobody_away(tmp_path: Path) -> None:
+    site = Site(tmp_path, other=write_patients(tmp_path / "one-more", range(PATIENTS + 1)))
+    facts(site.ask(site.signed("study")))
+    assert "differ by fewer than" in str(site.ask(site.signed("stranger")))
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_another_name_for_a_folder_has_no_budget_of_its_own(tmp_path: Path, same: bool) -> None:
+    """Nor has a folder that overlaps: what one study spends is gone for all."""
+    site = Site(tmp_path, other=tmp_path / "first" if same else None, epsilon=3.0, delta=1e-5)
+    keys: dict[str, Value] = {"dp.epsilon": 2.7, "dp.delta": 1e-5, "evidence": False, "problem": "bce"}
+    keys |= {"algorithm": "fedavg", "sites": 1}
+    fresh = Site(tmp_path / "fresh", epsilon=3.0, delta=1e-5)
+    facts(fresh.ask(fresh.signed("stranger", **keys)))
+    before = site.open(site.signed("study", **keys)).ledger
+    cost = spent({Query(0.1): 20}, 1.5)
+    before.charge([b"first"], cost)
+    after = site.open(site.signed("stranger", **keys)).ledger
+    assert after.folder == before.folder
+    assert after.spent("training") == pytest.approx(before.spent("training"))
+    assert after.spent("training") > 0
+    assert "more than is left" in str(site.ask(site.signed("stranger", **keys)))
+
+
+def test_both_parts_count_together(tmp_path: Path) -> None:
+    """A patient may be trained on in one study and held out in another, under another identifier: for good."""
+    site = Site(tmp_path, epsilon=3.0, delta=1e-5)
+    cost = spent({Query(0.2): 20}, 2.0)
+    budget = Policy.read(str(site.file)).budget
+    alone = Budget.model_validate({"epsilon": 3.0, "delta": 1e-5})
+    assert epsilon(cost, 1e-5) < 3 < epsilon(2 * cost, 1e-5)
+    apart = Ledger(tmp_path / "apart" / "policy", SECRET, alone, "split")
+    together = Ledger(tmp_path / "together" / "policy", SECRET, budget, "split")
+    for ledger in (apart, together):
+        ledger.charge([b"1"], cost)
+    apart.charge([b"2"], cost, "held-out")
+    with pytest.raises(RefusedError, match="budget is spent"):
+        together.charge([b"2"], cost, "held-out")
+    later = Ledger(tmp_path / "together" / "policy", SECRET, alone, "split")
+    assert later.joint, "the studies are gone from the settings, and what was answered is not"
+    with pytest.raises(RefusedError, match="budget is spent"):
+        later.charge([b"2"], cost, "held-out")
+    joined = Ledger(tmp_path / "apart" / "policy", SECRET, budget, "split")
+    assert joined.spent("training") == pytest.approx(epsilon(2 * cost, 1e-5)), "what was spent before counts too"
+    with pytest.raises(RefusedError, match="budget is spent"):
+        joined.charge([b"3"], cost)
+
+
+def test_one_folder_for_all_studies_keeps_two_parts(tmp_path: Path) -> None:
+    site = Site(tmp_path, epsilon=3.0, delta=1e-5)
+    site.write({"sepsis": ("study", site.first)})
+    assert not Policy.read(str(site.file)).budget.joint
+    site.write({"sepsis": ("study", site.first), "falls": ("stranger", site.first)})
+    assert not Policy.read(str(site.file)).budget.joint
+    site.write({"sepsis": ("study", site.first), "falls": ("stranger", site.second)})
+    assert Policy.read(str(site.file)).budget.joint
+
+
+# ---------------------------------------------------------------------- what the operator is told
+
+
+def test_doctor_reads_every_folder(site: Site) -> None:
+    (site.second / "data.csv").write_text("pid,marker_0,label\np1,abc,1\np2,2,0\n")
+    options = {**site.node, "superlink": "127.0.0.1:1", "insecure": True}
+    found = [*examine(JoinConfig.read(str(site.file), options))]
+    read = [finding for finding in found if finding.about == "data"]
+    assert [finding.level for finding in read] == ["ok", "error"]
+    assert "study sepsis: 160 samples" in read[0].text
+    assert "study falls: " in read[1].text
+    assert "row 1 ('abc')" in read[1].text
+
+
+MISTAKES = {
+    "no key": ("data-dir = '/data/a'", "studies.a.study-key is missing"),
+    "no folder": (f"study-key = '{'0' * 64}'", "studies.a.data-dir is missing"),
+    "no such key": ("study-key = '/nowhere'\ndata-dir = '/data'", "studies.a.study-key"),
+    "another key": ("folder = '/data'", "studies.a.unknown key 'folder'"),
+    "an address": (f"study-key = '{'0' * 64}'\ndata-dir = 'https://x/y'", "not an address"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_in_a_study_is_told(tmp_path: Path, name: str) -> None:
+    lines, said = MISTAKES[name]
+    (tmp_path / "site.toml").write_text(f"[studies.a]\n{lines}\n")
+    with pytest.raises(PolicyError, match=said.replace(".", r"\.")):
+        Policy.read(str(tmp_path / "site.toml"))
+
+
+def test_two_studies_with_one_key_are_refused(site: Site) -> None:
+    site.write({"sepsis": ("study", site.first), "falls": ("study", site.second)})
+    with pytest.raises(PolicyError, match="'sepsis' has the same: each study needs a key of its own"):
+        Policy.read(str(site.file))
+
+
+def test_records_of_earlier_releases_are_read(site: Site) -> None:
+    facts(site.ask(site.signed("study")))
+    records = Records(str(site.node["state-dir"]))
+    (file,) = (records.folder / "runs").glob("*.json")
+    said = json.loads(file.read_text())
+    del said["study"]
+    file.write_text(json.dumps(said))
+    assert records.latest_serial("") == said["serial"]
+    assert np.isfinite(said["began"])
