@@ -185,6 +185,8 @@ class Watch:
             if cost is not None:
                 part = str(line.get("part"))
                 self._spent[part] = self._spent[part] + cost if part in self._spent else cost
+                if line.get("joint") is True:  # as `privacy.ledger` counts several studies
+                    self._spent = {part: sum(self._spent.values(), 0 * cost)}
         if lines:
             from edelweiss.federation.privacy_account import epsilon  # which loads torch
 

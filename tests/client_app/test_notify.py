@@ -206,7 +206,9 @@ def test_what_a_coordinator_writes_is_neither_link_nor_markup(tmp_path: Path) ->
     assert len(one.text) < 400
 
 
-def test_a_budget_that_runs_out_is_told_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("joint", [False, True])
+def test_a_budget_that_runs_out_is_told_once(tmp_path: Path, joint: bool) -> None:
+    """Where a site has several studies, what both parts have spent counts together."""
     from edelweiss.federation.privacy_account import ORDERS, epsilon
 
     cost = ORDERS * 0.05
@@ -215,12 +217,15 @@ def test_a_budget_that_runs_out_is_told_once(tmp_path: Path) -> None:
     file.parent.mkdir()
     found = []
     for n in range(12):
-        line = {"split": "x"} if n == 0 else {"part": "training", "run": "1", "question": str(n), "cost": [*cost]}
+        part = "held-out" if joint and n % 2 else "training"
+        line: dict[str, object] = {"part": part, "run": "1", "question": str(n), "cost": [*cost]}
+        line = {"split": "x"} if n == 0 else line | ({"joint": True} if joint else {})
         with file.open("a") as stream:
             stream.write(json.dumps(line) + "\n")
         found += [(n, one) for one in watch.look()]
     [(n, one)] = found
     assert n > 2, "half of it was left then"
+    assert epsilon((n - 1) * cost, 1e-6) <= 1.6 * epsilon(2 * cost, 1e-6) < epsilon(n * cost, 1e-6)
     assert one.event == "budget"
     assert 0 <= int(one.text.split("%")[0].split()[-1]) < 20
 
