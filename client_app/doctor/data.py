@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from edelweiss.datasets.site.study import Study
     from edelweiss.datasets.site.survey import Survey
 
-PROCESS, VECTORS = 0.6e9, 10  # bytes of a site without data; number of vectors as long as x, roughly
+PROCESS, VECTORS = 0.44e9, 10  # bytes of a site without data; number of vectors as long as x, roughly
+CELL = 20  # bytes for each value of a table, at most at a time: measured, of text and Parquet, within a tenth
 SIDE = 224  # side of images that differ in size, in this test
 LARGE = 10.0  # root mean square of a column that would drown columns of scale 1
 ANY = 1 - 1e-9  # allowed share of bad images in this test
@@ -59,6 +60,9 @@ def _read(config: JoinConfig, policy: Policy) -> Iterator[Finding]:
     if several:
         own = replace(own, labels=labels)
     survey = None
+    if too_large := _too_large(config):
+        yield too_large
+        return
     try:
         if not config.study and (survey := Survey.of(config.data_dir, config.follow_links)):
             yield Finding("ok", "images", survey.in_words())
@@ -188,6 +192,30 @@ def _labels(values: Mapping[str, tuple[int, int, int, int]]) -> Iterator[Finding
         yield Finding("warning" if one_class else "ok", "label", f"{text}; is the column right?" if one_class else text)
 
 
+def _too_large(config: JoinConfig) -> Finding | None:
+    """Say that a table will not fit, before it is read: the kernel would end this process."""
+    from edelweiss.client_app.local_data import study_of
+    from edelweiss.common.memory import free_memory, memory_limit
+    from edelweiss.datasets import DataError
+    from edelweiss.datasets.site import file_of
+    from edelweiss.datasets.site.formats import cells_of
+
+    try:
+        study = study_of(config.study)
+        file = study.place(config.data_dir) if study else file_of(config.data_dir)
+    except DataError:
+        return None  # which reading will explain
+    needed, free = CELL * cells_of(file, study.form if study else None), free_memory()
+    if needed <= free:
+        return None
+    text = (
+        f"{file.name} takes {needed / 1e9:.1f} GB to read, and {free / 1e9:.1f} GB are free, of the "
+        f"{memory_limit() / 1e9:.1f} GB that this process may have: give the container more, end other programs, or "
+        "leave columns or rows out"
+    )
+    return Finding("error", "needed", text)
+
+
 def _needed(data: SiteData) -> Finding:
     """Estimate the memory of a run with the default model; images are read from disk."""
     from edelweiss.common.memory import free_memory
@@ -197,12 +225,13 @@ def _needed(data: SiteData) -> Finding:
     run = RunConfig.parse({})
     setting = run.setting(DataSummary(shape=data.train.shape), "cpu")
     d = len(run.build_problem(setting).initial()["x"])
-    table = data.train.inputs.nbytes if data.features else 0
+    table = CELL * data.train.inputs.numel() if data.features else 0
     vectors = VECTORS * 4 * d
     needed = PROCESS + table + vectors
     text = (
-        f"about {needed / 1e9:.1f} GB for a run: {PROCESS / 1e9:.1f} for the process, {table / 1e9:.1f} for the table, "
-        f"{vectors / 1e9:.1f} for {run.model} with {d:,} parameters; other models and large batches take more"
+        f"about {needed / 1e9:.1f} GB for a run: {PROCESS / 1e9:.1f} for the process, {table / 1e9:.1f} to read "
+        f"the table, {vectors / 1e9:.1f} for {run.model} with {d:,} parameters; other models and large batches "
+        "take more"
     )
     if needed > free_memory():
         return Finding("warning", "needed", f"{text}. Less is free: end other programs")

@@ -52,9 +52,13 @@ def test_a_label_that_nobody_names_is_for_runs_to_choose(tmp_path: Path, strict:
 def test_memory_is_compared_with_what_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = found(tmp_path, [0, 1] * 30, label="label")["needed"]
     assert said.level == "ok"
-    assert "about 0.6 GB for a run" in said.text
-    monkeypatch.setattr("edelweiss.common.memory.free_memory", lambda: 5e8)
+    assert "about 0.4 GB for a run" in said.text
+    monkeypatch.setattr("edelweiss.common.memory.free_memory", lambda: 4e8)
     assert found(tmp_path, [0, 1] * 30, label="label")["needed"].level == "warning"
+    monkeypatch.setattr("edelweiss.common.memory.free_memory", lambda: 5e3)
+    said = found(tmp_path, [0, 1] * 30, label="label")
+    assert said["needed"].level == "error"
+    assert "data" not in said, "a table that will not fit is not read"
 
 
 def test_with_a_budget_columns_that_no_run_could_bring_to_one_scale_are_named(tmp_path: Path) -> None:
