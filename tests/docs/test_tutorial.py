@@ -26,6 +26,7 @@ def commands() -> Iterator[list[str]]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("curves", "evidence")
 def test_the_page_can_be_followed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
