@@ -133,9 +133,9 @@ def table_with(config: DataConfig, **fields: str) -> DataConfig:
             ("label", None),
         ),
         (
-            "a;label\n1;0\n",
-            ["separated by semicolons", 'delimiter = ";"'],
-            "data.csv: its values are not separated by commas",
+            "a;label\n1,234;0\n",
+            ["'1,234'", 'decimal = ","'],
+            "data.csv: it is unclear which decimal mark its numbers have",
             ("", None),
         ),
         (
