@@ -80,9 +80,13 @@ class Audit:
         hashed |= {"vectors": {_short(name): found.hex() for name, found in hashes.items()}} if hashes else {}
         self._write("in", message, message.content, arrays, hashed)
 
-    def admitted(self, message: Message, rules: str, decision: str, ticket: int) -> None:
-        """Log that a run begins: the rules that allow it, who decided, and the serial of its ticket (0: none)."""
-        self._append({**self._head("rule", message), "rules": rules, "decision": decision, "ticket": ticket})
+    def ruled(self, message: Message, rules: str, decision: str, ticket: int, *, refused: bool = False) -> None:
+        """Log that a run begins: the rules that allow it, who decided, and the serial of its ticket (0: none).
+
+        ``refused``: that it does not, by a decision in advance.
+        """
+        verdict = {"refused": True} if refused else {}
+        self._append({**self._head("rule", message), "rules": rules, "decision": decision, "ticket": ticket, **verdict})
 
     def operator(self, act: str, run: str = "") -> None:
         """Log an act of the site's operator, with who is logged in on this machine."""

@@ -10,7 +10,7 @@ import sys
 from importlib import import_module
 
 COMMANDS = {
-    "approve": "approve a waiting run",
+    "approve": "approve a waiting run, or runs of a study in advance",
     "audit": "show what the site received and sent, and verify the log",
     "budget": "show the privacy budget: what runs have cost, and what is left",
     "doctor": "test everything that join needs, and say how to fix what fails",
@@ -21,9 +21,10 @@ COMMANDS = {
     "peers": "print the rule that pins the other sites of a study; accept others in sums than before",
     "personalise": "train your own head on the body of a finished run",
     "predict": "score patients with a model that your site has saved",
-    "refuse": "refuse a waiting run, or withdraw from one that has begun",
+    "refuse": "refuse a waiting run, leave one that has begun, or refuse runs in advance",
     "runs": "show the waiting runs, and what each would compute and send",
     "study": "draft a study file from your table",
+    "withdraw": "take back a decision in advance",
 }
 """The commands. Each file has DESCRIPTION, declare(parser), which adds its options, and run(options), which returns the
 exit code, or None for 0."""

@@ -178,10 +178,7 @@ def _admitted(
     request = require_sound(incoming, site)
     if site.guarded or site.policy.asks or ticket:
         asked = None if isinstance(request, SumsRequest) else request
-        begins = admit(site, incoming, asked, serial := ticket.serial if ticket else 0)
-        if begins and audit:
-            decision = "its operator" if site.policy.asks else "its rules"
-            audit.admitted(incoming.message, site.policy.in_words(), decision, serial)
+        admit(site, incoming, asked, ticket.serial if ticket else 0, audit)
     if ticket and audit and question:
         own = ticket.name_of(key_hash(identity(site.node.key).public_key())) or ""
         keep_receipts(audit.folder, ticket, question.ticket, own, question.receipts)

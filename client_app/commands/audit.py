@@ -199,7 +199,8 @@ def _words(line: dict[str, Any]) -> str:
             return ", ".join(f"{key} = {value!r}" for key, value in line["run-config"].items())
         case "rule":
             ticket = f", ticket {line['ticket']}" if line["ticket"] else ""
-            return f"allowed by {line['decision']}{ticket}: {line['rules']}"
+            verdict = "refused" if "refused" in line else "allowed"
+            return f"{verdict} by {line['decision']}{ticket}: {line['rules']}"
         case "act":
             return str(line["act"])
     if "refused" in line:

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from edelweiss.client_app.policy.records import RunRecord
 
 DESCRIPTION = (
-    'Show the runs that wait for your approval (approve = "ask" in your policy): what each would compute and send.'
+    'Show the runs that wait for your approval (approve = "ask" in your policy): what each would compute and send; and '
+    "your decisions in advance."
 )
 
 
@@ -22,11 +23,20 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Print them."""
+    """Print them, and the decisions in advance that stand."""
+    import time
+
+    from edelweiss.client_app.policy.advance import advances
     from edelweiss.client_app.policy.records import Records
 
-    found = [record for record in Records(options.state_dir).runs() if options.all or record.waits]
+    records = Records(options.state_dir)
+    found = [record for record in records.runs() if options.all or record.waits]
     print("\n\n".join(map(described, found)) if found else "no run waits for you")
+    for each in advances(records):
+        if options.all or each.stands(time.time()):
+            print(
+                f"\ndecision {each.number}, {each.state(records.runs(), time.time())}, by {each.by}: {each.in_words()}"
+            )
 
 
 def described(record: RunRecord) -> str:
@@ -34,6 +44,7 @@ def described(record: RunRecord) -> str:
     import time
 
     word = record.decision if record.waits or record.decision != "waiting" else "no longer waiting"
+    word += f" in advance (decision {record.advance})" * bool(record.advance)
     began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.began))
     shown = (f"  {key}: {' '.join(value.split())}" for key, value in record.shown.items())  # partly chosen by the run
     return "\n".join([f"run {record.run}: {word}, since {began}", *shown])

@@ -18,6 +18,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from edelweiss.client_app.audit import Audit, acknowledge
 from edelweiss.client_app.commands.audit import COLUMNS, Rows, write_csv
 from edelweiss.client_app.commands.audit import page_of as printed
+from edelweiss.client_app.page.advance import InAdvance
 from edelweiss.client_app.page.beside import accounts_in, connection_in
 from edelweiss.client_app.page.seen import Log, Runs
 from edelweiss.client_app.policy.records import Records, RunRecord
@@ -44,6 +45,7 @@ class Site:
         self.config, self.state = config, Path(config.state_dir).expanduser()
         self.records, self.log = Records(config.state_dir), Log(self.state)
         self.runs = Runs(self.records)
+        self.advance = InAdvance(config, self.records)
         self._findings: list[tuple[str, str, str]] = []
         self._examined = 0.0
         self._examining = threading.Lock()
@@ -111,11 +113,19 @@ class Site:
                 found.append((run, ("refused", "bad", self.refusal(run)), rows[0][0], {}))
         found.sort(key=lambda each: _seconds(each[2]), reverse=True)
         return render(
-            request, "runs.html", runs=[(run, word, _when(began), shown) for run, word, began, shown in found]
+            request,
+            "runs.html",
+            runs=[(run, word, _when(began), shown) for run, word, began, shown in found],
+            advances=self.advance.listed(),
         )
 
     def state_of(self, record: RunRecord) -> tuple[str, str, str]:
         """Return a run's state: a word, its colour, and what there is to say."""
+        word, colour, text = self._state_of(record)
+        ahead = f"{record.decision} in advance (decision {record.advance})" if record.advance else ""
+        return word, colour, "; ".join(filter(None, (text, ahead)))
+
+    def _state_of(self, record: RunRecord) -> tuple[str, str, str]:
         if record.waits:
             return "waiting", "warn", "for your decision"
         if record.turned_away:
@@ -275,6 +285,7 @@ def page_of(config: JoinConfig) -> Page:
             view("/runs", site.show_runs),
             view("/runs/{run}", site.show_run),
             act("/runs/{run}", site.decide, role="decide"),
+            *site.advance.routes(),
             view("/audit", site.show_audit),
             act("/audit/acknowledge", site.acknowledge, role="decide"),
             public("/metrics", site.metrics),

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from edelweiss.client_app.audit import AuditError, require_whole
 from edelweiss.client_app.errors import AwaitsApprovalError, RefusedError
+from edelweiss.client_app.policy.advance import Terms, decision_for
 from edelweiss.client_app.policy.preview import preview
 from edelweiss.client_app.policy.records import DAY, RunRecord
 from edelweiss.client_app.policy.suppression import counts_by_class, few_of_a_class, patients
@@ -17,12 +19,14 @@ from edelweiss.client_app.request import EvaluateRequest
 from edelweiss.common.files import locked
 from edelweiss.config.resume import lasting
 from edelweiss.datasets import DataError
-from edelweiss.federation.ticket import config_hash
+from edelweiss.federation.ticket import TicketError, config_hash, require_signed
+from edelweiss.problems import PROBLEMS
 from edelweiss.problems.capabilities import ClosedFormDual
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from edelweiss.client_app.audit import Audit
     from edelweiss.client_app.policy.records import Records, Rows
     from edelweiss.client_app.request import Incoming, Request
     from edelweiss.client_app.site import OpenSite
@@ -36,10 +40,23 @@ UNBEGUN = 10  # runs that never ask for a round, for each that runs-per-day allo
 DECIDE = 7 * DAY  # seconds that the operator may take to decide, from the coordinator's last question
 
 
-def admit(site: OpenSite, incoming: Incoming, request: Request | None, serial: int = 0) -> bool:
-    """Admit a message of an allowed run, and return whether it is the first, which may need the operator's approval.
+def admit(
+    site: OpenSite, incoming: Incoming, request: Request | None, serial: int = 0, audit: Audit | None = None
+) -> None:
+    """Admit a message of an allowed run; the first one may need the operator's approval, and is logged.
 
-    ``serial`` is that of the run's ticket, which is good for one run: a later one, resumed or not, needs a higher one.
+    Parameters
+    ----------
+    site : OpenSite
+        This site in the run.
+    incoming : Incoming
+        The message.
+    request : Request, optional
+        What it asks for; None for what has no place in the run.
+    serial : int
+        That of the run's ticket, which is good for one run: a later one, resumed or not, needs a higher one.
+    audit : Audit, optional
+        The site's log.
 
     Raises
     ------
@@ -51,10 +68,10 @@ def admit(site: OpenSite, incoming: Incoming, request: Request | None, serial: i
         If the policy is strict and the table has likely mistakes.
     """
     with locked(site.records.folder / "lock"):  # of two processes, one begins a run that may begin once
-        return _admit(site, incoming, request, serial)
+        _admit(site, incoming, request, serial, audit)
 
 
-def _admit(site: OpenSite, incoming: Incoming, request: Request | None, serial: int) -> bool:
+def _admit(site: OpenSite, incoming: Incoming, request: Request | None, serial: int, audit: Audit | None) -> None:
     policy, key = site.policy, str(incoming.config.get("run", ""))
     if site.guarded and policy.strict and not site.node.names_label:
         raise RefusedError("this site names no label column, and its policy does not let a run choose one (strict)")
@@ -75,7 +92,7 @@ def _admit(site: OpenSite, incoming: Incoming, request: Request | None, serial: 
             records.note(advanced)
         if advanced.key != record.key:
             records.take_over(advanced)
-        return False
+        return
     if data is not None:
         _require_safe(site, data)
         if site.privacy is not None and (earlier is None or not earlier.open):
@@ -86,6 +103,18 @@ def _admit(site: OpenSite, incoming: Incoming, request: Request | None, serial: 
         if not site.node.state_dir:
             log.warning("no state-dir: the held-out split and the record of reported sums will be lost; set one")
         record = replace(_new_record(site, earlier, new), shown=preview(site, data))
+    who = "its operator" if policy.asks else "its rules"
+    if record.decision == "waiting":
+        terms = _terms(site, incoming, signed=bool(serial))
+        record = replace(record, terms=asdict(terms))
+        if found := decision_for(records, record.run, terms, asks=policy.asks):
+            record, who = replace(record, decision=found.decision, advance=found.number), found.who()
+            log.warning("run %s is %s by %s", record.run, record.decision, who)
+    if record.turned_away:
+        records.note(record)
+        if audit:
+            audit.ruled(incoming.message, policy.in_words(), who, serial, refused=True)
+        raise RefusedError(REFUSED)
     if policy.asks and record.decision == "waiting":
         _await_approval(records, record)
     for kind, rows, _ in _patient_sets(site, data) if data is not None and site.privacy is None else ():
@@ -93,7 +122,34 @@ def _admit(site: OpenSite, incoming: Incoming, request: Request | None, serial: 
     opened = _advance(replace(record, decision="approved", open=True), incoming, request, phases)
     records.take_over(opened)
     records.note(opened)  # last: otherwise the rows are recorded again at the next message
-    return True
+    if audit:
+        audit.ruled(incoming.message, policy.in_words(), who, serial)
+
+
+def _terms(site: OpenSite, incoming: Incoming, *, signed: bool) -> Terms:
+    """Return what a decision in advance is about; ``signed``: the run's ticket was checked."""
+    run = site.run
+    private = site.privacy.epsilon(run.sites) if site.guarded and site.privacy is not None else run.dp_epsilon
+    return Terms(
+        algorithm=run.algorithm,
+        problem=run.problem,
+        model=run.model if PROBLEMS[run.problem].needs_data else "",
+        label="" if site.node.label or site.node.study else run.label,
+        release=str(incoming.config["app"]),  # as this site's own, or the message was refused
+        study_key=_signer(site) if signed else "",
+        rounds=run.rounds,
+        epsilon=private,
+        secure_aggregation=run.secure_aggregation,
+    )
+
+
+def _signer(site: OpenSite) -> str:
+    """Return the study key that has signed a run's ticket."""
+    for key in site.policy.study_keys:
+        with contextlib.suppress(TicketError):
+            require_signed(site.run.ticket, [key])
+            return key
+    return ""
 
 
 def _current_record(site: OpenSite, data: SiteData | None, key: str, serial: int) -> RunRecord:
@@ -151,7 +207,8 @@ def _new_record(site: OpenSite, earlier: RunRecord | None, new: RunRecord) -> Ru
     """
     policy = site.policy
     if earlier:
-        new = replace(new, decision=earlier.decision)
+        # What was decided in advance is decided anew: it may have ended, and each beginning counts.
+        new = replace(new, decision="waiting" if earlier.advance and not earlier.turned_away else earlier.decision)
         if not policy.most_rounds or earlier.rounds < policy.most_rounds:
             return replace(new, began=earlier.began, rounds=earlier.rounds)
     _require_day(site, new)

@@ -12,6 +12,7 @@ import time
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -53,6 +54,8 @@ class RunRecord:
     serial: int = 0  # of its ticket; 0 without
     study: str = ""  # the operator's name of the study, where it has data of its own
     until: float = 0.0  # time until which it waits for a decision, in seconds since 1970
+    advance: int = 0  # the number of the decision in advance that decided it; 0: none, see `advance`
+    terms: dict[str, Any] = field(default_factory=dict)  # what such decisions are about, `advance.Terms`
     shown: dict[str, str]  # for the operator: what would be computed and sent
 
     @property
@@ -108,7 +111,7 @@ class Records:
         if not file.exists():
             write_private(file, secrets.token_hex(32).encode(), once=True)
         if not re.fullmatch(rb"[0-9a-f]{64}", key := file.read_bytes()):
-            raise self._damaged(file, "the held-out split changes")
+            raise self.damaged(file, "the held-out split changes")
         return key.decode()
 
     @property
@@ -133,7 +136,7 @@ class Records:
         if not file.exists():
             write_private(file, secrets.token_hex(32).encode(), once=True)
         if not re.fullmatch(rb"[0-9a-f]{64}", text := file.read_bytes()):
-            raise self._damaged(file, "batches hold others")
+            raise self.damaged(file, "batches hold others")
         return bytes.fromhex(text.decode())
 
     # ------------------------------------------------------------------ runs
@@ -152,7 +155,9 @@ class Records:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError):
-            raise self._damaged(file, "the site does not know this run and asks you again") from None
+            raise self.damaged(file, "the site does not know this run and asks you again") from None
+        if record.turned_away:  # in advance: what an operator says at the same moment does not undo it
+            return record
         file = self._decision(record)
         try:
             decision = file.read_text(encoding="ascii")
@@ -161,14 +166,14 @@ class Records:
         except (OSError, ValueError):
             decision = ""
         if decision not in DECISIONS:
-            raise self._damaged(file, "the site asks you again")
+            raise self.damaged(file, "the site asks you again")
         return replace(record, decision=decision)
 
     def begun_as(self, key: str) -> RunRecord | None:
         """Return the latest record of an admitted, approved or refused run by its key."""
         decided = [record for record in self.runs() if record.open or record.decision != "waiting"]
         known = [record for record in decided if record.key == key]
-        return max(known, key=lambda record: (record.turned_away, record.rounds), default=None)
+        return max(known, key=lambda record: (record.turned_away, record.rounds, not record.advance), default=None)
 
     def latest_serial(self, study: str = "") -> int:
         """Return the highest serial of a ticket of a study that has come here; 0 for none. Each signs its own."""
@@ -250,9 +255,9 @@ class Records:
             digests: Digests = np.load(file)
             if digests.ndim == 2 and len(digests) == 2 and digests.dtype == np.uint64:
                 return digests
-        raise self._damaged(file, "the site forgets that it reported on these patients")
+        raise self.damaged(file, "the site forgets that it reported on these patients")
 
-    def _damaged(self, file: Path, loss: str) -> ConfigError:
+    def damaged(self, file: Path, loss: str) -> ConfigError:
         """Return the error for a damaged file of the state folder, with what is lost without it."""
         name = file.relative_to(self.state)
         return ConfigError("state-dir", [f"{name} in it is damaged: restore it from a backup; without it {loss}"])

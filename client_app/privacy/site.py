@@ -27,7 +27,7 @@ from edelweiss.config.privacy import (
 )
 from edelweiss.datasets import Facts
 from edelweiss.evidence.noised import FIXED, Noised
-from edelweiss.federation.privacy_account import spent
+from edelweiss.federation.privacy_account import epsilon, spent
 from edelweiss.problems import PROBLEMS
 
 if TYPE_CHECKING:
@@ -125,6 +125,11 @@ class SitePrivacy:
             Noised.of(own, (truth == 1).astype(float), weights * (truth >= 0), len(self.held_out), noise, normal, edges)
             for own, truth in zip(scores.T, labels.T, strict=True)
         ]
+
+    def epsilon(self, sites: int) -> float:
+        """Return what the whole run costs a patient by itself, at the site's own δ."""
+        assert self.ledger is not None, "a simulated site has none"
+        return epsilon(self.price(sites).curve, self.ledger.budget.delta)
 
     def require_affordable(self, sites: int) -> None:
         """Check that the whole run fits into what is left of the budget.

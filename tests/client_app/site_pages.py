@@ -18,6 +18,14 @@ from edelweiss.client_app.policy.records import Records, RunRecord
 
 PASSWORD = "correct horse battery"
 HOSTILE = "<img src=x onerror=alert(1)>"
+TERMS: dict[str, object] = {
+    "algorithm": "codasca",
+    "problem": "auc",
+    "model": "mlp",
+    "label": "",
+    "release": "0123456789ab",
+}
+TERMS |= {"study_key": "", "rounds": 40, "epsilon": 0.0, "secure_aggregation": False}
 
 
 class SitePage:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,8 +14,9 @@ import pytest
 from edelweiss.client_app.audit import Audit, require_whole
 from edelweiss.client_app.connection import JoinConfig
 from edelweiss.client_app.page.beside import page_beside
+from edelweiss.client_app.policy.advance import advances
 from edelweiss.common import ConfigError
-from tests.client_app.site_pages import HOSTILE, SitePage, site_page, token
+from tests.client_app.site_pages import HOSTILE, TERMS, SitePage, site_page, token
 
 pytestmark = pytest.mark.slow
 
@@ -75,6 +78,68 @@ def test_a_running_run_is_left_only_by_who_saw_that_it_runs(page: SitePage) -> N
     assert decide(page, client, "24", "approved", "open") == 409
     assert decide(page, client, "24", "refused", "open") == 200
     assert page.decision("24") == "refused"
+
+
+def in_advance(client: httpx.Client, decision: str = "approved", **more: str) -> httpx.Response:
+    """Send the form as a person would who has opened it: with what it has in it, and these."""
+    text = client.get("/advance").text
+    found = dict(re.findall(r'name="([a-z-]+)" value="([^"]*)"', text))
+    limits = {"algorithm": "codasca", "problem": "auc", "model": "mlp", "rounds": "40", "runs": "2"}
+    limits["until"] = time.strftime("%Y-%m-%d")
+    found.pop("secure-aggregation", None)  # a box that is not ticked
+    return client.post("/advance", data={**found, **limits, "decision": decision, "study-key": "", **more})
+
+
+def test_runs_are_approved_in_advance_once_for_each_form(page: SitePage) -> None:
+    anna, berta = page.login("anna"), page.login("berta")
+    answer = in_advance(anna, comment=f"board {HOSTILE}")
+    assert answer.status_code == 200
+    assert answer.request.url.path == "/runs"
+    assert HOSTILE not in answer.text
+    assert "board &lt;img" in answer.text
+    number = advances(page.records)[-1].number
+    assert in_advance(berta, number=str(number)).status_code == 409, "two operators with the same form, or one twice"
+    assert in_advance(berta, number=str(number + 2)).status_code == 409
+    assert [each.number for each in advances(page.records)] == [*range(1, number + 1)]
+    for client, code in ((page.login("carl"), 403), (berta, 200), (anna, 409)):
+        assert client.post(f"/advance/{number}/withdraw", data={"token": token(client)}).status_code == code
+    assert "berta" in advances(page.records)[-1].withdrawn
+    assert [act for act in acts(page) if act.startswith("approved in advance on the page, by anna") and "board" in act]
+    assert [act for act in acts(page) if "withdrawn on the page, by berta" in act]
+    assert anna.post("/advance/99/withdraw", data={"token": token(anna)}).status_code == 404
+    require_whole(page.state)
+
+
+def test_a_form_that_is_wrong_decides_nothing_and_keeps_what_was_typed(page: SitePage) -> None:
+    before, client = len(advances(page.records)), page.login()
+    answer = in_advance(client, algorithm=f"codsca{HOSTILE}", rounds="", runs="5000", **{"study-key": "/etc/passwd"})
+    assert answer.status_code == 400
+    for text in ("rounds is missing", "runs = ", "study-key = ", "codsca&lt;img"):
+        assert text in answer.text, text
+    assert HOSTILE not in answer.text
+    assert in_advance(client, decision="perhaps").status_code == 400
+    assert in_advance(page.login("carl")).status_code == 403
+    assert in_advance(client, token="x").status_code == 403
+    assert len(advances(page.records)) == before
+
+
+def test_a_run_lends_its_terms_to_a_decision(page: SitePage) -> None:
+    page.note("26", terms={**TERMS, "study_key": "ab" * 32, "label": HOSTILE})
+    text = page.login().get("/advance?run=26").text
+    for name, value in (("rounds", "40"), ("release", "0123456789ab"), ("model", "mlp")):
+        assert f'name="{name}" value="{value}"' in text
+    assert HOSTILE not in text
+    for run in ("99", "x", "../1"):
+        assert page.login().get("/advance", params={"run": run}).status_code == 200
+
+
+def test_a_run_says_that_it_was_decided_in_advance(page: SitePage) -> None:
+    page.note("27", open=True, decision="approved", advance=3, rounds=2)
+    page.note("28", decision="refused", advance=4)
+    text = page.login().get("/runs").text
+    assert "approved in advance (decision 3)" in text
+    assert "refused in advance (decision 4)" in text
+    assert "approved in advance (decision 3)" in page.login().get("/runs/27").text
 
 
 def test_who_may_look_decides_nothing(page: SitePage) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from edelweiss.client_app.policy.advance import advances
 from tests.browser import ENTER, SPACE, TAB, Browser, browser
-from tests.client_app.site_pages import PASSWORD, SitePage, site_page
+from tests.client_app.site_pages import HOSTILE, PASSWORD, TERMS, SitePage, site_page
 
 pytestmark = pytest.mark.deployments
 
@@ -79,14 +81,41 @@ def test_the_keyboard_is_enough(opened: tuple[SitePage, Browser]) -> None:
     assert page.decision("32") == "approved"
 
 
+def test_runs_like_one_are_approved_in_advance_by_keyboard_and_withdrawn(opened: tuple[SitePage, Browser]) -> None:
+    page, window = opened
+    page.note("34", terms=TERMS)
+    window.look(1440, "light")
+    login(page, window)
+    window.open(f"{page.url}/runs/34")
+    window.click("main a[href='/advance?run=34']")
+    until = time.strftime("%Y-%m-%d")
+    typed = {"until": until, "runs": "2", "comment": HOSTILE}
+    for _ in range(60):
+        window.keys(TAB)
+        name = window.js("return document.activeElement.name")
+        if name in typed:
+            window.keys(*typed.pop(name))
+        if window.js("return document.activeElement.value") == "approved":
+            break
+    assert typed == {}
+    window.keys(SPACE, leads=True)
+    [found] = advances(page.records)
+    assert (found.algorithm, found.rounds, found.runs, found.by) == (["codasca"], 40, 2, "anna")
+    assert HOSTILE in window.text(), "as text"
+    assert window.js("return document.querySelectorAll('main img[src=x]').length") == 0
+    window.click("button[aria-label='Withdraw decision 1']")
+    assert advances(page.records)[0].withdrawn
+    assert "withdrawn" in window.text()
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 1440])
 def test_every_page_is_readable_and_accessible(opened: tuple[SitePage, Browser], width: int, scheme: str) -> None:
     page, window = opened
-    page.note("33")
+    page.note("33", terms=TERMS)
     window.look(width, scheme)
     login(page, window)
-    for path in ("/", "/runs", "/runs/33", "/runs/33?print=1", "/audit", "/nowhere"):
+    for path in ("/", "/runs", "/runs/33", "/runs/33?print=1", "/advance?run=33", "/audit", "/nowhere"):
         window.open(f"{page.url}{path}")
         assert window.js("return document.documentElement.scrollWidth") <= width, path
         assert window.js("return document.querySelectorAll('main img[src=x]').length") == 0

@@ -1,0 +1,117 @@
+"""Decisions in advance on the site's page: the form, the list, and how one is withdrawn."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from starlette.responses import RedirectResponse, Response
+
+from edelweiss.client_app.policy import Policy
+from edelweiss.client_app.policy.advance import (
+    LIMITS,
+    READ,
+    Advance,
+    advance_of,
+    advances,
+    decide_in_advance,
+    next_number,
+    terms_in,
+    withdraw,
+)
+from edelweiss.common import ConfigError
+from edelweiss.federation.fingerprint import release
+from edelweiss.web import PageError, act, render, view
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from starlette.requests import Request
+    from starlette.routing import Route
+
+    from edelweiss.client_app.connection import JoinConfig
+    from edelweiss.client_app.policy.records import Records
+    from edelweiss.web.page import Form
+
+LABELS = {
+    "algorithm": ("Algorithm", "Several with commas between them"),
+    "problem": ("Problem", "Likewise"),
+    "model": ("Model", "Likewise"),
+    "until": ("Until the end of", "A day, as in 2026-12-31"),
+    "runs": ("Runs", "How many may begin; a resumed run counts again"),
+    "rounds": ("Rounds", "At most, of each run"),
+    "epsilon": ("ε", "Differential privacy: at most, of all these runs together; empty: runs without"),
+    "release": ("Release", "Of the app; with plug-ins as this site logs it"),
+    "label": ("Label", "That the runs train on; empty where your keys name it"),
+}
+
+
+class InAdvance:
+    """The decisions in advance of one site, on its page."""
+
+    def __init__(self, config: JoinConfig, records: Records) -> None:
+        self.config, self.records = config, records
+
+    def routes(self) -> list[Route]:
+        """Return the routes."""
+        return [
+            view("/advance", self.show),
+            act("/advance", self.decide, role="decide"),
+            act("/advance/{number}/withdraw", self.withdraw, role="decide"),
+        ]
+
+    def listed(self) -> list[tuple[Advance, str, bool]]:
+        """Return each decision with its state and whether it stands, the newest first."""
+        now, runs = time.time(), self.records.runs()
+        return [(each, each.state(runs, now), each.stands(now)) for each in reversed(advances(self.records))]
+
+    def show(self, request: Request) -> Response:
+        """Return the form; with ``run`` in the address for runs like that one."""
+        run = request.query_params.get("run", "")
+        record = self.records.run(run) if run.isdecimal() else None
+        begins = terms_in(record) if record and record.terms else {"release": release()}
+        return self._form(request, {**begins, "number": str(next_number(self.records))})
+
+    def _form(
+        self, request: Request, texts: Mapping[str, str], problems: Sequence[str] = (), status: int = 200
+    ) -> Response:
+        try:
+            keys = Policy.read(self.config.policy).study_keys
+        except ConfigError:
+            keys = []
+        asks = {"fields": LABELS, "limits": LIMITS, "keys": keys, "texts": texts, "problems": problems}
+        return render(request, "advance.html", status, **asks)
+
+    def decide(self, request: Request, form: Form) -> Response:
+        """Decide in advance, once for each form; of two operators the first one's decision stands."""
+        decision, seen = form.get("decision", ""), form.get("number", "")
+        if decision != "approved" and decision != "refused":
+            raise PageError(400, "Not a decision", "Approve or refuse.")
+        given = {key: form.get(key, "") for key in READ if decision == "approved" or key not in LIMITS}
+        number = int(seen) if seen.isascii() and seen.isdecimal() and len(seen) < 10 else 0
+        if number != next_number(self.records):
+            raise self._late()
+        try:
+            found = advance_of(given, decision, request.state.account.name, number)
+        except ConfigError as error:
+            return self._form(request, {**form}, error.problems, 400)
+        if not decide_in_advance(self.records, found, "on the page"):
+            raise self._late()
+        return RedirectResponse("/runs", 303)
+
+    def _late(self) -> PageError:
+        known = advances(self.records)
+        last = f"{known[-1].by} has {known[-1].decision}: {known[-1].in_words()}. " if known else ""
+        text = f"{last}That stands. Look at the runs, and decide again if more is needed."
+        return PageError(409, "Somebody has decided in advance meanwhile", text)
+
+    def withdraw(self, request: Request, form: Form) -> Response:
+        """Withdraw a decision; what has begun goes on."""
+        number = request.path_params["number"]
+        found = next((each for each in advances(self.records) if str(each.number) == number), None)
+        if found is None:
+            raise PageError(404, "No such decision", "This site has no decision in advance of this number.")
+        if not withdraw(self.records, found, request.state.account.name, "on the page"):
+            by = next(each.withdrawn for each in advances(self.records) if each.number == found.number)
+            raise PageError(409, "Already withdrawn", f"Decision {number} was withdrawn before, {by}.")
+        return RedirectResponse("/runs", 303)
