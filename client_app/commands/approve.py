@@ -74,8 +74,8 @@ def decide(options: argparse.Namespace, decision: Decision) -> int:
     limits = {key: str(text) for key in (*NAMES, *LIMITS, "secure-aggregation") if (text := _given(options, key))}
     if "until" in limits:
         return _in_advance(records, options.run, limits, decision)
-    if limits.keys() - {"comment"}:
-        raise ConfigError("command line", [f"--{key}: it is for decisions in advance: add --until" for key in limits])
+    if beside := [key for key in limits if key != "comment"]:
+        raise ConfigError("command line", [f"--{key}: it is for decisions in advance: add --until" for key in beside])
     if not options.run:
         raise ConfigError("command line", ["name a run, or --until to decide in advance"])
     also = decision == "refused"
