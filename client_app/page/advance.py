@@ -12,6 +12,7 @@ from edelweiss.client_app.policy.advance import (
     LIMITS,
     READ,
     Advance,
+    Decision,
     advance_of,
     advances,
     decide_in_advance,
@@ -84,9 +85,10 @@ class InAdvance:
 
     def decide(self, request: Request, form: Form) -> Response:
         """Decide in advance, once for each form; of two operators the first one's decision stands."""
-        decision, seen = form.get("decision", ""), form.get("number", "")
-        if decision != "approved" and decision != "refused":
+        said, seen = form.get("decision", ""), form.get("number", "")
+        if said not in ("approved", "refused"):
             raise PageError(400, "Not a decision", "Approve or refuse.")
+        decision: Decision = "approved" if said == "approved" else "refused"
         given = {key: form.get(key, "") for key in READ if decision == "approved" or key not in LIMITS}
         number = int(seen) if seen.isascii() and seen.isdecimal() and len(seen) < 10 else 0
         if number != next_number(self.records):
