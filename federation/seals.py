@@ -123,7 +123,7 @@ def public_key_hash(file: Path) -> str:
     """
     try:
         key = load_ssh_public_key(read_file(file, TEXT))
-    except (OSError, ValueError, UnsupportedAlgorithm):
+    except (OSError, ValueError, NotImplementedError, UnsupportedAlgorithm):  # a point that is compressed
         key = None
     if not isinstance(key, EllipticCurvePublicKey):
         raise ValueError(f"{file} is no public ECDSA key in OpenSSH's format")

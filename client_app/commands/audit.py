@@ -26,7 +26,7 @@ PIPE = 2000  # columns of a table that is not read on a terminal, so that nothin
 def declare(parser: argparse.ArgumentParser) -> None:
     """Name the options."""
     add = parser.add_argument
-    add("--state-dir", type=state_folder, required=True, help="the site's state folder")
+    add("--state-dir", type=state_folder, help="the site's state folder")
     add("--run", default="", help="only the run whose number begins like this")
     add(
         "--noted",
@@ -35,7 +35,10 @@ def declare(parser: argparse.ArgumentParser) -> None:
         help="hash of a former last line, as printed by this command: check that the line is still there",
     )
     add("--csv", metavar="FILE", help="write the lines to a CSV file instead")
-    add("--html", metavar="FILE", help="write them to an HTML page instead, to be printed")
+    add("--html", metavar="FILE", help="write them to an HTML page instead, to be printed, with what each run sends")
+    add("--sign", metavar="KEY", help="with --html: sign the page with this private key, the site's")
+    add("--verify", metavar="PAGE", help="check a page that a site has signed; needs --by, and no state folder")
+    add("--by", metavar="NAME.pub", help="the site's public key, from the coordinator or the site, or its SHA-256")
     add(
         "--receipts",
         action="store_true",
@@ -49,10 +52,16 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Verify and print the log; return 1 for an altered one."""
+    """Verify and print the log, or verify a signed page; return 1 for an altered one."""
     from edelweiss.client_app.audit import AuditError, acknowledge
+    from edelweiss.common import ConfigError
     from edelweiss.common.files import reason
 
+    if options.verify:
+        return _verify(options)
+    if not options.state_dir or (options.sign and not options.html):
+        missing = "--state-dir" if not options.state_dir else "--html, the page that --sign signs"
+        raise ConfigError("command line", [f"name {missing}"])
     folder = Path(options.state_dir)
     rows: Rows = {}
     hashes: list[str] = []
@@ -75,7 +84,7 @@ def run(options: argparse.Namespace) -> int:
         print("there is nothing to acknowledge: the log is unaltered")
         return 0
     try:
-        _show(rows, options)
+        _show(rows, hashes, options)
     except OSError as error:
         print(f"error: {error.filename} cannot be written: {reason(error)}", file=sys.stderr)
         return 1
@@ -124,13 +133,19 @@ def write_csv(rows: Rows, file: TextIO) -> None:
     writer.writerows((run, *row) for run, lines in rows.items() for row in lines)
 
 
-def _show(rows: dict[str, list[tuple[str, ...]]], options: argparse.Namespace) -> None:
+def _show(rows: Rows, hashes: list[str], options: argparse.Namespace) -> None:
     """Print the lines of each run, or write them to the file that the options name."""
     if options.csv:
         with open(options.csv, "w", encoding="utf-8", newline="") as file:
             write_csv(rows, file)
     if options.html:
-        Path(options.html).write_text(page_of(rows), encoding="utf-8")
+        from edelweiss.client_app.audit_page import audit_page
+        from edelweiss.client_app.connection import read_key
+        from edelweiss.client_app.policy.records import Records
+
+        key = read_key(options.sign) if options.sign else None
+        head = (len(hashes), hashes[-1] if hashes else "")
+        Path(options.html).write_bytes(audit_page(rows, COLUMNS, Records(options.state_dir), head, key=key))
     if options.csv or options.html:
         return
     from rich.console import Console
@@ -144,26 +159,31 @@ def _show(rows: dict[str, list[tuple[str, ...]]], options: argparse.Namespace) -
         console.print(table)
 
 
-def page_of(rows: dict[str, list[tuple[str, ...]]]) -> str:
-    """Return the lines as an HTML page of its own."""
-    import pandas as pd
+def _verify(options: argparse.Namespace) -> int:
+    """Check a signed page; return 1 for one that the key has not signed as it is."""
+    import re
 
-    parts = []
-    for run, lines in rows.items():
-        with pd.option_context("display.max_colwidth", None):
-            table = pd.DataFrame(lines, columns=list(COLUMNS)).to_html(index=False, border=0)
-        parts.append(f"<h2>{f'Run {run}' if run else 'The operator'}</h2>\n{table}")
-    return PAGE.format("\n".join(parts))
+    from edelweiss.common import ConfigError
+    from edelweiss.common.files import read_file, reason
+    from edelweiss.federation.seals import public_key_hash
+    from edelweiss.federation.signature import SignatureError, verified
 
-
-PAGE = """<!doctype html>
-<html lang="en"><meta charset="utf-8"><title>Audit log</title>
-<style>body {{ font: 14px sans-serif; margin: 2em }} td, th {{ text-align: left; vertical-align: top;
-padding: 2px 8px; border-bottom: 1px solid #ccc; white-space: pre-wrap; overflow-wrap: anywhere }}</style>
-<h1>Audit log</h1>
-{}
-</html>
-"""
+    if not options.by:
+        raise ConfigError("command line", ["--verify needs --by: the site's public key, NAME.pub, or its SHA-256"])
+    try:
+        key = options.by if re.fullmatch("[0-9a-f]{64}", options.by) else public_key_hash(Path(options.by))
+    except ValueError as error:
+        raise ConfigError("command line", [f"--by: {error}"]) from None
+    try:
+        verified(read_file(options.verify), key)
+    except OSError as error:
+        print(f"error: {options.verify} cannot be read: {reason(error)}", file=sys.stderr)
+        return 1
+    except SignatureError as error:
+        print(f"error: {options.verify}: {error}", file=sys.stderr)
+        return 1
+    print(f"{options.verify} is as the site with this key has signed it")
+    return 0
 
 
 def _compared(folder: Path, hashes: list[str]) -> list[str]:

@@ -18,10 +18,15 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from edelweiss.client_app.audit import Audit, acknowledge
 from edelweiss.client_app.commands.audit import COLUMNS, Rows, write_csv
 from edelweiss.client_app.commands.audit import page_of as printed
+from edelweiss.client_app.audit import Audit, AuditError, acknowledge
+from edelweiss.client_app.audit_page import audit_page
+from edelweiss.client_app.commands.audit import COLUMNS, Rows, read_into, write_csv
+from edelweiss.client_app.connection import read_key
 from edelweiss.client_app.page.advance import InAdvance
 from edelweiss.client_app.page.beside import accounts_in, connection_in
 from edelweiss.client_app.page.seen import Log, Runs
 from edelweiss.client_app.policy.records import Records, RunRecord
+from edelweiss.common import ConfigError
 from edelweiss.common.files import TEXT, read_file, reason
 from edelweiss.federation.fingerprint import release
 from edelweiss.web import Page, PageError, act, public, render, view
@@ -173,6 +178,7 @@ class Site:
             printed=request.query_params.get("print") == "1",
             sent=[row for row in rows if row[1] == "out"][-20:],
             head=(self.log.lines, self.log.last),
+            signs=bool(self.config.key),
         )
 
     def decide(self, request: Request, form: Form) -> Response:
@@ -211,8 +217,7 @@ class Site:
             headers = {"content-disposition": 'attachment; filename="audit.csv"'}
             return Response(text.getvalue(), media_type="text/csv; charset=utf-8", headers=headers)
         if kind == "html":
-            headers = {"content-disposition": 'attachment; filename="audit.html"'}
-            return HTMLResponse(printed(rows), headers=headers)
+            return self._printed(rows, "audit.html", signed=not words)  # a choice of lines says less than all of them
         newest = sorted(((each, *row) for each, lines in rows.items() for row in lines), key=lambda row: row[1])
         return render(
             request,
@@ -224,6 +229,23 @@ class Site:
             run=run,
             words=words,
         )
+
+    def show_record(self, request: Request) -> Response:
+        """Return one run's lines, decisions and what leaves as a file, signed if the site has a key."""
+        run = self.record(request).run
+        return self._printed({run: self.log.fresh().rows.get(run, [])}, f"run-{run}.html", signed=True)
+
+    def _printed(self, rows: Rows, name: str, *, signed: bool) -> Response:
+        log = self.log.fresh()
+        if log.problem:
+            raise PageError(409, "The log was altered", "An altered log is not handed out: look at it in its folder.")
+        try:
+            key = read_key(self.config.key) if signed and self.config.key else None
+        except ConfigError as error:
+            raise PageError(500, "The key cannot be read", "; ".join(error.problems)) from None
+        head = (log.lines, log.last)
+        page = audit_page(rows, COLUMNS, self.records, head, site=self.config.name, key=key)
+        return HTMLResponse(page, headers={"content-disposition": f'attachment; filename="{name}"'})
 
     def acknowledge(self, request: Request, form: Form) -> Response:
         """Put a damaged log aside."""
@@ -285,6 +307,7 @@ def page_of(config: JoinConfig) -> Page:
             view("/runs", site.show_runs),
             view("/runs/{run}", site.show_run),
             act("/runs/{run}", site.decide, role="decide"),
+            view("/runs/{run}/record", site.show_record),
             *site.advance.routes(),
             view("/audit", site.show_audit),
             act("/audit/acknowledge", site.acknowledge, role="decide"),

@@ -15,6 +15,7 @@ from edelweiss.client_app.audit import Audit
 from edelweiss.client_app.connection import JoinConfig
 from edelweiss.client_app.page.beside import Connection, accounts_in, page_beside
 from edelweiss.client_app.policy.records import Records, RunRecord
+from tests.server_app.studies import new_key
 
 PASSWORD = "correct horse battery"
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -35,11 +36,14 @@ class SitePage:
         self.state = folder / "state"
         rules = folder / "site.toml"
         rules.write_text('superlink = "a:1"\n[policy]\napprove = "ask"\nseed = "swordfish"\n')
+        self.public = folder / "site.key.pub"
+        self.public.write_text(new_key(folder / "site.key"))
         self.port = free_port()
         self.config = JoinConfig.read(
             str(rules),
             {
                 "site": name,
+                "key": str(folder / "site.key"),
                 "state-dir": str(self.state),
                 "insecure": True,
                 "page": f"127.0.0.1:{self.port}",

@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from edelweiss.client_app.audit import Audit, require_whole
+from edelweiss.client_app.cli import main
 from edelweiss.client_app.connection import JoinConfig
 from edelweiss.client_app.page.beside import page_beside
 from edelweiss.client_app.policy.advance import advances
@@ -176,6 +177,29 @@ def test_the_log_is_filtered_and_given_as_files(page: SitePage) -> None:
     assert "<table" in client.get("/audit?as=html").text
 
 
+def test_the_record_of_a_run_is_signed_by_the_sites_key(page: SitePage, tmp_path: Path) -> None:
+    page.note("110")
+    Audit(page.state, "110").operator("looked at another", "110")
+    assert decide(page, page.login(), "11", "approved", "waiting", f"board {HOSTILE}") == 200
+    file = tmp_path / "record.html"
+    for client in (page.login(), page.login("carl")):
+        file.write_bytes(client.get("/runs/11/record").content)
+        assert main(["audit", "--verify", str(file), "--by", str(page.public)]) == 0
+    text = file.read_text()
+    assert "approved on the page, by anna: board &lt;img" in text
+    assert "with single patients" in text, "what leaves"
+    assert "looked at another" not in text
+    assert HOSTILE not in text
+    assert Audit(page.state).head()[1] in text
+    file.write_text(text.replace("anna", "carl"))
+    assert main(["audit", "--verify", str(file), "--by", str(page.public)]) == 1
+    for query, code in (("", 0), ("&words=board", 1)):
+        file.write_bytes(page.login().get(f"/audit?as=html{query}").content)
+        assert main(["audit", "--verify", str(file), "--by", str(page.public)]) == code, "a choice of words is unsigned"
+    assert page.login().get("/runs/99/record").status_code == 404
+    assert httpx.get(f"{page.url}/runs/11/record").status_code == 303, "not without a password"
+
+
 def test_machines_ask_without_a_password_and_learn_no_patient(page: SitePage) -> None:
     text = httpx.get(f"{page.url}/metrics").text
     assert "edelweiss_connected 1.0" in text
@@ -190,6 +214,8 @@ def test_a_broken_chain_is_said_until_somebody_acknowledges_it(tmp_path: Path) -
         file.write_bytes(file.read_bytes().replace(b"looked", b"locked"))
         for path in ("/", "/runs", "/audit"):
             assert "was altered" in client.get(path).text
+        for path in ("/runs/11/record", "/audit?as=html"):
+            assert client.get(path).status_code == 409, "nothing of it is signed"
         assert "edelweiss_audit_whole 0.0" in httpx.get(f"{page.url}/metrics").text
         assert client.post("/audit/acknowledge", data={"token": token(client)}).status_code == 200
         assert "was altered" not in client.get("/").text
