@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from starlette.routing import Route
 
     from edelweiss.client_app.connection import JoinConfig
+    from edelweiss.client_app.page.seen import Runs
     from edelweiss.client_app.policy.records import Records
     from edelweiss.web.page import Form
 
@@ -50,8 +51,8 @@ LABELS = {
 class InAdvance:
     """The decisions in advance of one site, on its page."""
 
-    def __init__(self, config: JoinConfig, records: Records) -> None:
-        self.config, self.records = config, records
+    def __init__(self, config: JoinConfig, records: Records, runs: Runs) -> None:
+        self.config, self.records, self.runs = config, records, runs
 
     def routes(self) -> list[Route]:
         """Return the routes."""
@@ -63,7 +64,7 @@ class InAdvance:
 
     def listed(self) -> list[tuple[Advance, str, bool]]:
         """Return each decision with its state and whether it stands, the newest first."""
-        now, runs = time.time(), self.records.runs()
+        now, runs = time.time(), self.runs.all()
         return [(each, each.state(runs, now), each.stands(now)) for each in reversed(advances(self.records))]
 
     def show(self, request: Request) -> Response:

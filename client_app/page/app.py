@@ -16,11 +16,8 @@ from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 
 from edelweiss.client_app.audit import Audit, acknowledge
-from edelweiss.client_app.commands.audit import COLUMNS, Rows, write_csv
-from edelweiss.client_app.commands.audit import page_of as printed
-from edelweiss.client_app.audit import Audit, AuditError, acknowledge
 from edelweiss.client_app.audit_page import audit_page
-from edelweiss.client_app.commands.audit import COLUMNS, Rows, read_into, write_csv
+from edelweiss.client_app.commands.audit import COLUMNS, Rows, write_csv
 from edelweiss.client_app.connection import read_key
 from edelweiss.client_app.page.advance import InAdvance
 from edelweiss.client_app.page.beside import accounts_in, connection_in
@@ -50,7 +47,7 @@ class Site:
         self.config, self.state = config, Path(config.state_dir).expanduser()
         self.records, self.log = Records(config.state_dir), Log(self.state)
         self.runs = Runs(self.records)
-        self.advance = InAdvance(config, self.records)
+        self.advance = InAdvance(config, self.records, self.runs)
         self._findings: list[tuple[str, str, str]] = []
         self._examined = 0.0
         self._examining = threading.Lock()
@@ -204,7 +201,8 @@ class Site:
 
     def show_audit(self, request: Request) -> Response:
         """Return the audit log as a table, or as a file."""
-        log, run, kind = self.log.fresh(), request.query_params.get("run", ""), request.query_params.get("as", "")
+        run, kind = request.query_params.get("run", ""), request.query_params.get("as", "")
+        log = (Log(self.state) if kind == "html" else self.log).fresh()
         words = request.query_params.get("words", "").casefold()
         rows: Rows = {
             each: [row for row in lines if words in " ".join(row).casefold()] if words else lines
@@ -217,7 +215,7 @@ class Site:
             headers = {"content-disposition": 'attachment; filename="audit.csv"'}
             return Response(text.getvalue(), media_type="text/csv; charset=utf-8", headers=headers)
         if kind == "html":
-            return self._printed(rows, "audit.html", signed=not words)  # a choice of lines says less than all of them
+            return self._printed(log, rows, "audit.html", signed=not words)  # a choice of lines says less than all of them
         newest = sorted(((each, *row) for each, lines in rows.items() for row in lines), key=lambda row: row[1])
         return render(
             request,
@@ -233,10 +231,10 @@ class Site:
     def show_record(self, request: Request) -> Response:
         """Return one run's lines, decisions and what leaves as a file, signed if the site has a key."""
         run = self.record(request).run
-        return self._printed({run: self.log.fresh().rows.get(run, [])}, f"run-{run}.html", signed=True)
+        log = Log(self.state).fresh()  # all of it: what is signed was verified
+        return self._printed(log, {run: log.rows.get(run, [])}, f"run-{run}.html", signed=True)
 
-    def _printed(self, rows: Rows, name: str, *, signed: bool) -> Response:
-        log = self.log.fresh()
+    def _printed(self, log: Log, rows: Rows, name: str, *, signed: bool) -> Response:
         if log.problem:
             raise PageError(409, "The log was altered", "An altered log is not handed out: look at it in its folder.")
         try:
