@@ -215,7 +215,8 @@ class Site:
             headers = {"content-disposition": 'attachment; filename="audit.csv"'}
             return Response(text.getvalue(), media_type="text/csv; charset=utf-8", headers=headers)
         if kind == "html":
-            return self._printed(log, rows, "audit.html", signed=not words)  # a choice of lines says less than all of them
+            # a choice of lines says less than all of them
+            return self._printed(log, rows, "audit.html", signed=not words)
         newest = sorted(((each, *row) for each, lines in rows.items() for row in lines), key=lambda row: row[1])
         return render(
             request,
