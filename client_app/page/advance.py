@@ -78,7 +78,7 @@ class InAdvance:
         self, request: Request, texts: Mapping[str, str], problems: Sequence[str] = (), status: int = 200
     ) -> Response:
         try:
-            keys = Policy.read(self.config.policy).study_keys
+            keys = Policy.read(self.config.policy).pinned
         except ConfigError:
             keys = []
         asks = {"fields": LABELS, "limits": LIMITS, "keys": keys, "texts": texts, "problems": problems}

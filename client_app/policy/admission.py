@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import logging
 import time
@@ -19,7 +18,7 @@ from edelweiss.client_app.request import EvaluateRequest
 from edelweiss.common.files import locked
 from edelweiss.config.resume import lasting
 from edelweiss.datasets import DataError
-from edelweiss.federation.ticket import TicketError, config_hash, require_signed
+from edelweiss.federation.ticket import config_hash, signer
 from edelweiss.problems import PROBLEMS
 from edelweiss.problems.capabilities import ClosedFormDual
 
@@ -136,20 +135,11 @@ def _terms(site: OpenSite, incoming: Incoming, *, signed: bool) -> Terms:
         model=run.model if PROBLEMS[run.problem].needs_data else "",
         label="" if site.node.label or site.node.study else run.label,
         release=str(incoming.config["app"]),  # as this site's own, or the message was refused
-        study_key=_signer(site) if signed else "",
+        study_key=signer(run.ticket, site.policy.pinned) if signed else "",
         rounds=run.rounds,
         epsilon=private,
         secure_aggregation=run.secure_aggregation,
     )
-
-
-def _signer(site: OpenSite) -> str:
-    """Return the study key that has signed a run's ticket."""
-    for key in site.policy.study_keys:
-        with contextlib.suppress(TicketError):
-            require_signed(site.run.ticket, [key])
-            return key
-    return ""
 
 
 def _current_record(site: OpenSite, data: SiteData | None, key: str, serial: int) -> RunRecord:
