@@ -63,7 +63,6 @@ def parsed(**keys: Any) -> RunConfig:
         ({"problem": "auprc", "algorithm": "fcsg"}, "auprc"),
         ({"problem": "partial-auc", "algorithm": "fcsg"}, "partial-auc"),
         ({"problem": "saddle"}, "saddle"),
-        ({"algorithm": "fcsg", "problem": "auprc"}, "fedavg"),
         ({"sampler": "fixed-positives"}, "uniform"),
         ({"pooled": True}, "pooled"),
     ],
