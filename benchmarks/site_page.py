@@ -107,7 +107,7 @@ class Page:
                 text = self.get(path, self.client)
                 taken.wall.append(time.perf_counter() - began)
                 taken.processor.append(self.processor() - before)
-                assert path == "/metrics" or "Log out" in text
+                assert ("edelweiss_audit_whole 1.0" if path == "/metrics" else "Log out") in text
                 time.sleep(0.05)
         return found
 
@@ -131,12 +131,12 @@ def past(state: Path, runs: int, lines: int) -> None:
             )
         )
         log = Audit(state, str(number))
-        log._append({"time": "2026-01-01T00:00:00Z", "way": "act", "run": str(number), "act": "approved"})
-        head = {"run": str(number), "kind": "train", "phase": ""}
+        head = {"run": str(number), "kind": "train", "phase": "", "round": 0}
+        log._append({"time": "2026-01-01T00:00:00Z", "way": "act", **head, "act": "approved"})
         for line in range(lines - 1):
             arrays = [{"name": "x", "shape": [2083], "norm": 1.25, "bytes": 8332}]
             more = {"arrays": arrays, "numbers": ["round"], "round": line // 2}
-            log._append({"time": "2026-01-01T00:00:00Z", "way": ("in", "out")[line % 2], **head, **more})
+            log._append({"time": "2026-01-01T00:00:00Z", "way": ("in", "out")[line % 2], **(head | more)})
 
 
 def main() -> None:
@@ -160,7 +160,7 @@ def main() -> None:
             before = (state / "audit.jsonl").stat().st_size
             quiet = page.measured(options.seconds)
             idle = page.idle(options.seconds)
-            run = pool.submit(running.submit, {**JOB, "rounds": 100_000}, timeout=2 * options.seconds + 60)
+            run = pool.submit(running.submit, {**JOB, "rounds": 100_000}, timeout=2 * options.seconds + 40)
             until(lambda: (state / "audit.jsonl").stat().st_size > before + 20_000, lambda: str(run))
             busy = page.measured(options.seconds)
             looked = page.idle(options.seconds)
