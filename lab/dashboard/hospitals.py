@@ -28,7 +28,7 @@ def hospitals(runs: Sequence[Shown], nodes: Iterable[Mapping[str, Any]], *, ever
     for run in reversed(runs):
         for node, each in by_node(run.folder).items():
             lasting = {key: each[key] for key in LASTING if each.get(key)}
-            running = [(run.name, each)] if run.status == "running" else []
+            running = [(run.name, each)] if run.status == "running" and each.get("state") else []
             before = known.get(node, {"now": []})
             known[node] = before | lasting | {"now": before["now"] + running}
     listed = {str(each["node"]): each for each in nodes}

@@ -177,7 +177,8 @@ class Shown:
         now, found = time.time(), []
         running = self.status == "running"
         for node, each in by_node(self.folder).items():
-            state = str(each.get("state", "")) if running else "in the run no more"
+            if not (state := str(each.get("state", "")) if running else "in the run no more"):
+                continue
             found.append(
                 {
                     "node": node,
@@ -201,7 +202,7 @@ class Shown:
         said = [f"Waits for the operator's approval at {', '.join(waits)}."] if waits else []
         if away:
             said.append(f"Away: {', '.join(away)}.")
-        if not sites and not self.records and self.keys.get("dataset") == "site" and self.keys.get("engine") != "local":
+        if not sites and self.keys.get("dataset") == "site" and self.keys.get("engine") != "local":
             here = [each for each in nodes if each["online"]]
             gone = [str(each["name"]) for each in nodes if not each["online"] and each["name"]]
             known = f" {len(here)} are." if nodes else ""
@@ -310,14 +311,16 @@ def _keys(file: Path, changed: int) -> dict[str, Any]:
 
 
 def by_node(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return the content of sites.json."""
+    """Return the content of sites.json; without states if it is from before the run was resumed."""
+    file = folder / site_status.FILE
     try:
-        found = read_json(folder / site_status.FILE)
+        found, old = read_json(file), file.stat().st_mtime_ns < (folder / "status.json").stat().st_mtime_ns
     except (OSError, ValueError):
         return {}
-    return (
+    sites = (
         {str(node): each for node, each in found.items() if isinstance(each, dict)} if isinstance(found, dict) else {}
     )
+    return {node: each | {"state": ""} for node, each in sites.items()} if old else sites
 
 
 def ago(moment: object, now: float) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
 
 from edelweiss.common.files import reason
@@ -106,7 +107,7 @@ class SuperLink:
         for file in sorted(folder.glob("*.pub")) if self.names else ():
             try:
                 key = load_ssh_public_key(file.read_bytes())
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, UnsupportedAlgorithm) as error:
                 self._problems.append(f"{file} is no public key: {reason(error)}")
                 continue
             found[key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).strip()] = file.stem

@@ -55,9 +55,9 @@ class Guarded:
     control: int
 
 
-def until(reached: Callable[[], bool], shown: Callable[[], str] = str) -> None:
+def until(reached: Callable[[], bool], shown: Callable[[], str] = str, patience: float = PATIENCE) -> None:
     """Wait until something is so."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + patience
     while not reached():
         assert time.monotonic() < deadline, shown()
         time.sleep(0.05)
