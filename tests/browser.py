@@ -68,11 +68,11 @@ class Browser:
 
     def click(self, selector: str) -> None:
         """Click what leads to another page, and wait for that."""
-        with self._leaving():
+        with self.leaving():
             self._ask(f"element/{self.find(selector)}/click")
 
     @contextmanager
-    def _leaving(self) -> Iterator[None]:
+    def leaving(self) -> Iterator[None]:
         """Wait for the next page: Chromium may return before it has begun."""
         self.js("window.left = true")
         yield
@@ -91,7 +91,7 @@ class Browser:
     def keys(self, *keys: str, leads: bool = False) -> None:
         """Press keys one after another, wherever the focus is; wait for another page if they lead to one."""
         pressed = [{"type": kind, "value": key} for key in keys for kind in ("keyDown", "keyUp")]
-        with self._leaving() if leads else nullcontext():
+        with self.leaving() if leads else nullcontext():
             self._ask("actions", actions=[{"type": "key", "id": "keyboard", "actions": pressed}])
 
     def text(self) -> str:

@@ -21,7 +21,7 @@ from bin.run import free_port, superlink
 from edelweiss.client_app.policy.records import Records
 from edelweiss.common import Value
 from edelweiss.lab.submission import REPO, flower_environment, stage, started
-from tests.deployment.processes import PATIENCE, Federation, Guarded, answers, deployment, until
+from tests.deployment.processes import PATIENCE, RUN_TIMEOUT, Federation, Guarded, answers, deployment, until
 from tests.server_app.sites import table, write_table
 
 pytestmark = pytest.mark.deployments
@@ -280,7 +280,7 @@ def test_a_hospital_takes_part_in_two_studies_of_two_coordinators_at_once(tmp_pa
             second.says("another process has joined with")
             assert second.process.wait(PATIENCE) == 2
         for here in sites:  # so both runs are there at once
-            here.says("waits for you")
+            until(lambda here=here: "waits for you" in here.said(), here.said, RUN_TIMEOUT)  # type: ignore[misc]
         waiting = [Records(str(state)).runs() for state in states.values()]
         assert [len(runs) for runs in waiting] == [1, 1]
         assert not any(run.done() for run in submitted)

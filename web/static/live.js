@@ -2,6 +2,9 @@
 const nameOf = (element) => element.getAttribute("href") || element.value || element.getAttribute("aria-label");
 
 function replace(part, html) {
+  const draft = document.createElement("template");
+  draft.innerHTML = html;
+  if (draft.innerHTML === part.innerHTML) return; // as it is at first: nobody's click goes to an element that is gone
   const inside = part.contains(document.activeElement) ? nameOf(document.activeElement) : null;
   const ticked = new Set([...part.querySelectorAll("input:checked")].map((input) => input.value));
   const moved = [...part.querySelectorAll(".scroll")].map((region) => region.scrollLeft);
