@@ -18,9 +18,10 @@ from pathlib import Path
 import pytest
 
 from bin.run import free_port, superlink
+from edelweiss.client_app.policy.records import Records
 from edelweiss.common import Value
 from edelweiss.lab.submission import REPO, flower_environment, stage, started
-from tests.deployment.processes import PATIENCE, Federation, Guarded, answers, deployment, until
+from tests.deployment.processes import PATIENCE, RUN_TIMEOUT, Federation, Guarded, answers, deployment, until
 from tests.server_app.sites import table, write_table
 
 pytestmark = pytest.mark.deployments
@@ -253,3 +254,40 @@ def test_told_to_end_it_does_not_wait_for_its_operator(tmp_path: Path) -> None:
             assert running.sites[0].wait(PATIENCE) == 0
             assert not run.result().ok
         assert "WARNING north: no label: each run chooses the column" in log_of(running)
+
+
+def test_a_hospital_takes_part_in_two_studies_of_two_coordinators_at_once(tmp_path: Path) -> None:
+    """One site for each, over the same data, with a state folder of its own: neither counts what the other does."""
+    data, rules, names = tmp_path / "data", tmp_path / "site.toml", ("heart", "lung")
+    write_table(data, *table(200, seed=0))
+    rules.write_text('[policy]\nruns-per-day = 1\napprove = "ask"\n')
+    job: dict[str, Value] = {"dataset": "site", "sites": 1, "model": "linear", "rounds": 2}
+    job["runs-dir"] = str(tmp_path / "runs")
+    own = ["--insecure", "--site=north", f"--data-dir={data}", f"--policy={rules}"]
+    states = {name: tmp_path / name / "state" for name in names}
+    with ExitStack() as stack:
+        pool, submitted, sites = stack.enter_context(ThreadPoolExecutor(2)), [], []
+        for name in names:
+            home, fleet = tmp_path / name, f"127.0.0.1:{free_port()}"
+            home.mkdir()
+            environment = flower_environment(home)
+            stack.enter_context(
+                superlink(home, environment, "--fleet-api-type=grpc-rere", f"--fleet-api-address={fleet}")
+            )
+            sites.append(stack.enter_context(site(home, f"--superlink={fleet}", f"--state-dir={states[name]}", *own)))
+            sites[-1].says("joined, as number")
+            submitted.append(pool.submit(Federation(home, environment).submit, job | {"run-name": name}))
+        with site(tmp_path, f"--superlink={fleet}", f"--state-dir={states['heart']}", *own) as second:
+            second.says("another process has joined with")
+            assert second.process.wait(PATIENCE) == 2
+        for here in sites:  # so both runs are there at once
+            until(lambda here=here: "waits for you" in here.said(), here.said, RUN_TIMEOUT)  # type: ignore[misc]
+        waiting = [Records(str(state)).runs() for state in states.values()]
+        assert [len(runs) for runs in waiting] == [1, 1]
+        assert not any(run.done() for run in submitted)
+        approvals = [
+            ["approve", run.run, "--state-dir", state] for [run], state in zip(waiting, states.values(), strict=True)
+        ]
+        assert [code for code, *_ in answers(*approvals)] == [0, 0]
+        for each in submitted:
+            assert each.result().ok, each.result().log
