@@ -26,7 +26,7 @@ from edelweiss.server_app.run_folder import folder_name
 from edelweiss.web import Accounts, Page, PageError, act, public, render, view
 
 ROLES = ("look", "run")
-EVERY, STREAM = 1.0, 60.0  # seconds between looks at what is live, and until a browser has to show its session again
+EVERY, STREAM = 2.0, 60.0  # seconds between looks at what is live, and until a browser has to show its session again
 REPORT = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; sandbox"
 NUMBERS = ("rounds", "sites")  # fields of the form that are numbers
 FIELDS = ("run-name", "algorithm", "problem", "model", "dataset", *NUMBERS)

@@ -32,7 +32,7 @@ SITE_TONES = {
     "awaits approval": "warn",
 }
 RECENT = 10  # rounds whose mean time says how much is left
-MOST_POINTS, MOST_SITES = 400, 40  # of a curve, and thin ones of one picture
+MOST_POINTS, MOST_SITES = 150, 40  # of a curve, and thin ones of one picture
 KEPT = 50  # runs whose rounds are kept in memory
 MOST_RUNS = 4096  # whose keys, status and numbers of rounds are, as long as the files stay the same
 NUMBERS = ("seconds", "bytes-down", "bytes-up")  # of a round, besides its metrics
@@ -298,6 +298,11 @@ def _ended(folder: Path, inode: int, changed: int) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=MOST_RUNS)
+def _sites(file: Path, changed: int) -> Any:
+    return read_json(file)
+
+
+@lru_cache(maxsize=MOST_RUNS)
 def _lines(file: Path, changed: int, size: int) -> int:
     return file.read_bytes().count(b"\n")
 
@@ -314,7 +319,8 @@ def by_node(folder: Path) -> dict[str, dict[str, Any]]:
     """Return the content of sites.json; without states if it is from before the run was resumed."""
     file = folder / site_status.FILE
     try:
-        found, old = read_json(file), file.stat().st_mtime_ns < (folder / "status.json").stat().st_mtime_ns
+        written = file.stat().st_mtime_ns
+        found, old = _sites(file, written), written < (folder / "status.json").stat().st_mtime_ns
     except (OSError, ValueError):
         return {}
     sites = (

@@ -36,7 +36,7 @@ TYPED = {
     "run-name": RUN,
     "model": "",
     "sites": "3",
-    "rounds": "60",
+    "rounds": "20",
     "config": 'workers = 1\ndevice = "cpu"\nhidden = 8\n',
 }
 
@@ -212,7 +212,7 @@ def test_a_run_from_its_start_to_its_end(tmp_path: Path, certificates: Path, mon
         assert "badge good" in row_of(window, KILLED), "not known yet"
 
         window.open(f"{it.url}/runs/{RUN}")
-        shows(window, "AUROC", "of 60", "Stop")
+        shows(window, "AUROC", "of 20", "Stop")
         press(window, "stop", token="guessed")
         assert "Not from this page" in window.text()
         assert it.status == "running"
@@ -229,7 +229,7 @@ def test_a_run_from_its_start_to_its_end(tmp_path: Path, certificates: Path, mon
         press(window, "resume")
         shows(window, "running", "Waits until 3 hospitals", f"Away: {KILLED}")
         it.stack.enter_context(it.host.up(KILLED))
-        shows(window, "complete", "60 of 60", "Report")
+        shows(window, "complete", "20 of 20", "Report")
         assert it.status == "complete"
         if PICTURES:
             window.look(1100, "light")
