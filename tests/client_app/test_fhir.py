@@ -332,6 +332,40 @@ def test_the_page_has_a_study_file_that_runs(site: Site) -> None:
     assert table["glucose"].notna().any()
 
 
+def test_the_latest_of_a_day_is_the_latest_in_time_and_not_in_text(site: Site) -> None:
+    small(site)
+    assert site.extract() == 0
+    patient, *_ = site.table()["patient"]
+    found = resources(site.export)["Condition"].values()
+    codes = ("73211009", "44054006", "422034002")
+    own = [one for one in found if f"{patient}" in one["subject"].get("reference", "") and "refuted" not in str(one)]
+    written = [
+        one.get("onsetDateTime") or one.get("onsetPeriod", {}).get("start") or one.get("recordedDate")
+        for one in own
+        if "entered-in-error" not in str(one) and any(f"'{code}'" in str(one["code"]) for code in codes)
+    ]
+    index = min(text[:10] for text in written)
+    lines = [
+        {
+            "resourceType": "Observation",
+            "id": name,
+            "status": "final",
+            "code": {"coding": [{"system": "http://loinc.org", "code": "2345-7"}]},
+            "subject": {"reference": f"Patient/{patient}"},
+            "effectiveDateTime": f"{index}T{time}",
+            "valueQuantity": {"value": value, "unit": "mg/dL"},
+        }
+        for name, time, value in (
+            ("z1", "20:00:00+02:00", 1.0),
+            ("a2", "19:00:00-05:00", 2.0),
+            ("z3", "23:00:00Z", 3.0),
+        )
+    ]
+    (site.export / "more.ndjson").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert site.extract() == 0
+    assert site.table().set_index("patient")["glucose"][patient] == 2.0
+
+
 def approve(site: Site) -> Path:
     """Return a file with the query of the record, which runs by itself."""
     file = site.data.with_name("own.sql")
