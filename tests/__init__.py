@@ -1,0 +1,1 @@
+"""The tests; a package, since libraries install one of this name that would hide a folder without this file."""
