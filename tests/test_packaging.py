@@ -90,7 +90,7 @@ def imported(folder: Path, python: str) -> tuple[int, str, str, Path]:
 
 def checkout_without_links(target: Path) -> Path:
     """Copy the sources as git does where it cannot create links: a text file with the link's target in its place."""
-    for package in [path.parent for path in REPO.glob("*/__init__.py")]:
+    for package in [path.parent for path in REPO.glob("*/__init__.py") if path.parent.name != "tests"]:
         copy = target / package.name
         shutil.copytree(package, copy, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
         for path in [path for path in copy.iterdir() if path.is_symlink()]:

@@ -47,7 +47,7 @@ ADDING, EXTENDING, HOSPITAL, ARCHITECTURE = (
     TEXTS[f"docs/{name}.md"] for name in ("add-an-algorithm", "extend", "run-at-a-hospital", "architecture")
 )
 
-PACKAGES = {path.parent.name for path in REPO.glob("*/__init__.py")}
+PACKAGES = {path.parent.name for path in REPO.glob("*/__init__.py")} - {"tests"}
 
 Arrays = dict[str, torch.Tensor]
 
