@@ -97,9 +97,9 @@ class Export:
         connection = duckdb.connect(
             ":memory:", config={"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
         )
-        timer = threading.Timer(timeout, connection.interrupt)
-        timer.daemon = True
-        timer.start()
+        ended = threading.Event()
+        watch = threading.Thread(target=_interrupt, args=(connection, timeout, ended), daemon=True)
+        watch.start()
         try:
             self._confine(connection, scratch)
             notes = self._tables(connection, kinds)
@@ -116,7 +116,8 @@ class Export:
         except duckdb.Error as error:
             raise ExtractError(self._explained(error, kinds)) from None
         finally:
-            timer.cancel()
+            ended.set()
+            watch.join()
             connection.close()
 
     def _named_in(self, query: str) -> list[str]:
@@ -205,8 +206,17 @@ class Export:
             for kind, file in sorted(files, key=lambda one: not named or str(one[1]) != named[1]):
                 if text := fault(file, kind):
                     return f"{file}, {text}"
+        if "Out of Memory" in str(error):
+            return f"DuckDB: the query needs more than {MEMORY}: narrow it, by a shorter look-back or fewer features"
         # What follows may be of a patient.
         return f"DuckDB: {' '.join(str(error).split(chr(10))[0].partition(': Expected')[0].split())}"
+
+
+def _interrupt(connection: DuckDBPyConnection, timeout: float, ended: threading.Event) -> None:
+    """Interrupt what runs once it is late, again and again: between two statements nobody would notice."""
+    while not ended.wait(timeout):
+        connection.interrupt()
+        timeout = 0.1
 
 
 def fault(file: Path, kind: str) -> str:

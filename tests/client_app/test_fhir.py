@@ -544,15 +544,17 @@ def test_a_query_reads_the_export_alone(
     assert {file: file.read_bytes() for file in site.export.iterdir()} == before
 
 
-def test_a_query_of_the_hospital_and_one_that_takes_too_long(site: Site, tmp_path: Path) -> None:
+def test_a_query_of_the_hospital_and_one_that_takes_too_long_or_too_much(site: Site, tmp_path: Path) -> None:
     small(site, 10)
     source = source_at(f"fhir:{site.export}")
     assert isinstance(source, Export)
     with source.answer("SELECT count(*), min(gender) FROM Patient", 60) as (_, answer):
         assert [tuple(row) for part in answer.parts for row in part] == [(10, "female")]
-    endless = "SELECT count(*) FROM range(1000000000) a, range(1000000000) b, Patient"
-    with pytest.raises(ExtractError, match="--timeout"), source.answer(endless, 0.5) as (_, answer):
-        list(answer.parts)
+    endless = "SELECT count(*) FROM range(1000000000000) WHERE md5(range::VARCHAR) = ''"  # in hardly any memory
+    vast = "SELECT count(*) FROM range(1000000000) a, range(1000000000) b"
+    for query, timeout, wrong in ((endless, 0.5, "--timeout"), (vast, 600, "needs more than 512MB")):
+        with pytest.raises(ExtractError, match=wrong), source.answer(query, timeout) as (_, answer):
+            list(answer.parts)
 
 
 # ---------------------------------------------------------------------- codes in a study file
