@@ -34,6 +34,7 @@ ROWS = 2**10  # of text that are written anew at a time
 PARQUET = 2**14  # rows of a Parquet file that are turned into text at a time
 GZIP = b"\x1f\x8b"
 PART = 2**20  # bytes looked at at a time
+LONGEST = 2**24  # characters of a line, which is held in memory
 MARKS = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 WESTERN = "cp1252"  # what Windows calls ANSI; Latin-1 has the same letters
 NAMES = {"utf-8-sig": "UTF-8", "utf-16": "UTF-16", WESTERN: "Windows-1252"}
@@ -222,12 +223,18 @@ def survey(file: Path, encoding: str = "") -> Survey:
 
 def _surveyed(file: Path, encoding: str) -> Survey:
     decoder = codecs.getincrementaldecoder(encoding)()
-    size = lines = 0
+    size = lines = since = 0  # characters since the latest end of a line
     with _unpacked(file) as plain:
         most = math.inf if isinstance(plain, io.BufferedReader) else free_memory() // 4
         while part := plain.read(PART):
             size, text = size + len(part), decoder.decode(part)
+            if "\0" in text:
+                raise UnicodeError("it has NUL characters")
+            end = max(text.rfind("\n"), text.rfind("\r"))
+            since = since + len(text) if end < 0 else len(text) - end - 1
             lines += text.count("\n") or text.count("\r")
+            if since > LONGEST:
+                raise ValueError(f"line {lines + 1} has more than {LONGEST:,} characters")
             if size > most:
                 raise ValueError(f"unpacked it takes more than {most / 1e9:,.1f} GB, a quarter of the free memory")
         decoder.decode(b"", final=True)

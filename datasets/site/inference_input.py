@@ -24,7 +24,7 @@ from edelweiss.datasets.image_faults import Faults, Kind
 from edelweiss.datasets.image_file import ImageForm
 from edelweiss.datasets.images import read_images
 from edelweiss.datasets.numbers import LARGEST
-from edelweiss.datasets.site.formats import found_in, stream_of
+from edelweiss.datasets.site.formats import Form, found_in, stream_of
 from edelweiss.datasets.site.header import LOOKED_AT, SEPARATORS, START, no_names, separated, wrong_names
 from edelweiss.datasets.site.images import located
 from edelweiss.datasets.site.study import ISO
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from edelweiss.datasets.site.study import Rule
 
 BLOCK = 1024  # rows per evaluation step; chunks of whole blocks give the same bits
-LONGEST = 2**24  # characters of a line
 CELLS = 2**20  # cells per chunk, roughly
 FIRST = 5  # rows named in a message
 
@@ -77,14 +76,6 @@ class Chunk:
 
     inputs: Tensor  # shape (n, F) float32, NaN where missing, or (n, C, H, W) uint8
     kept: list[list[str]]  # per patient, the values of the columns that are not features
-
-
-def bounded(stream: io.TextIOWrapper) -> Iterator[str]:
-    """Yield the lines of a file; raise ValueError for an overlong one."""
-    while line := stream.readline(LONGEST):
-        if len(line) == LONGEST:
-            raise ValueError(f"a line has more than {LONGEST:,} characters")
-        yield line
 
 
 class Wrong:
@@ -282,7 +273,7 @@ class InferenceTable:
         return stream_of(self.file, self.study.form if self.study else None)
 
     def _lines(self, stream: io.TextIOWrapper) -> Iterator[list[str]]:
-        return csv.reader(bounded(stream), delimiter=self._separator, strict=True)
+        return csv.reader(stream, delimiter=self._separator, strict=True)
 
     def _frames(self) -> Iterator[pd.DataFrame]:
         """Yield the rows as text, or as a Parquet file has them."""
@@ -365,10 +356,10 @@ class InferenceImages:
         colour = "rgb" if meaning.image_colour == "auto" and data_summary.shape[0] == 3 else meaning.image_colour
         self._form = ImageForm(meaning.image_size, meaning.image_fit, colour)
         try:
-            with file.open(encoding="utf-8-sig", newline="") as stream:
-                self.kept, *self._rows = [
-                    tuple(map(str.strip, line)) for line in csv.reader(bounded(stream)) if line
-                ] or [()]
+            with stream_of(file, Form(delimiter=",", decimal=".")) as stream:
+                self.kept, *self._rows = [tuple(map(str.strip, line)) for line in csv.reader(stream) if line] or [()]
+        except DataError:
+            raise
         except (OSError, ValueError, csv.Error) as error:
             raise DataError(f"{file} cannot be read: {reason(error)}") from None
         wrong = list(wrong_names(file, self.kept))

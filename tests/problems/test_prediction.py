@@ -249,7 +249,7 @@ RENAMED = HEADER.replace("mean radius", "mean_radius")
         (f"{HEADER}\n1e30{GOOD[3:]}", "column 'mean radius': row 1 ('1e30'): it must be within +-1e+18"),
         ("<html>", "it is HTML or XML"),
         ("PK\3\4", "it is a zip file; an Excel workbook is called .xlsx"),
-        ("\0\udcff", "cannot be printed"),
+        ("\0\udcff", "NUL characters"),
     ],
 )
 def test_what_is_no_table_of_the_model_s_is_refused(
@@ -284,11 +284,15 @@ def test_all_that_is_wrong_is_told_at_once_over_all_chunks(
     assert not (tmp_path / "out.csv").exists()
 
 
-def test_a_line_without_end_does_not_fill_the_memory(finished: Result, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("filler", "wrong"), [(b"\0", "NUL characters"), (b"1", "line 2 has more than 16,777,216")])
+def test_what_is_no_table_is_refused_before_it_fills_the_memory(
+    finished: Result, tmp_path: Path, filler: bytes, wrong: str
+) -> None:
     file = tmp_path / "p.csv"
-    file.touch()
-    os.truncate(file, 10**11)
-    with pytest.raises(DataError, match="a line has more than 16,777,216 characters"):
+    with file.open("wb") as out:
+        out.write(f"{HEADER}\n".encode() + filler * (2**24 + 2**20))
+    os.truncate(file, 10**12)  # more than anybody reads: of zeros, which take no place
+    with pytest.raises(DataError, match=wrong):
         predict(TrainedModel.read(finished.folder), file, tmp_path / "out.csv")
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,21 +18,21 @@ import pytest
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
-from edelweiss.client_app import sums
+from edelweiss.client_app import masking, sums
 from edelweiss.client_app.cli import main
-from edelweiss.client_app.masking import Masking
 from edelweiss.common import Value
 from edelweiss.config import ConfigError, RunConfig
 from edelweiss.federation import RunError, pack
 from edelweiss.federation.masks import Chains
 from edelweiss.federation.seals import SEAL, Seals
-from edelweiss.federation.sums import INTEGERS, SUM, SumError
+from edelweiss.federation.sums import INTEGERS, SUM, Layout, Part, SumError
 from edelweiss.server_app.console import Progress
 from edelweiss.server_app.coordinator import Result, coordinate
 from edelweiss.server_app.simulation import simulate
 from edelweiss.server_app.tickets import EXECUTOR_KEY, seals_of
 from edelweiss.strategies import ALGORITHMS
 from tests.client_app.policies import site_toml
+from tests.forks import Ended, started
 from tests.server_app.sites import SiteGrid
 from tests.server_app.studies import Study, changed, new_key
 
@@ -428,61 +427,58 @@ def test_a_state_that_is_put_back_from_a_copy_answers_nothing(
     assert "put back from a copy" in str(error.value)
 
 
-KILLED = """
-import os, sys
-from pathlib import Path
-import numpy as np
-from edelweiss.client_app import masking
-from edelweiss.federation.sums import Layout, Part
-
 class Bare(masking.Masking):
-    def __init__(self, folder):
+    """What a site remembers of one phase, without a run around it."""
+
+    def __init__(self, folder: Path) -> None:
         self._own, self._folder, self._file, self._seal = "a", folder, folder / "1-x", folder.parent / "seal"
         self._phases = ("train",)
 
-step, folder, seed = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
-bare = Bare(folder)
-layout = Layout(2, (Part("v", (4,), 8.0),))
-if step == "begin":
-    bare._write(masking._State("", "", {"b": "11" * 32}, -1, ""))
-    sys.exit()
-if step != "none":
-    plain = getattr(os, step)
-    calls = 0
-    def killed(*arguments, **keywords):
-        global calls
-        calls += 1
-        if calls == int(sys.argv[4]):
-            os.kill(os.getpid(), 9)
+    def answer(self, seed: int) -> None:
+        """Answer a question as a site does, or as it did before."""
+        state, sent = self._read()
+        question = bytes([seed])
+        if sent is None or state.question != question.hex():
+            self._require_next(state, 3)
+            layout = Layout(2, (Part("v", (4,), 8.0),))
+            numbers = layout.encode({"v": (np.arange(4) * float(seed), 1.0)})
+            sent = self.commit(masking.MaskedExchange(self, 3, question, layout), numbers)
+        print(sent.tolist())
+
+
+def kill_at(step: str, call: int) -> None:
+    """Kill this process when it calls a function of os for that time."""
+    plain, calls = getattr(os, step), itertools.count(1)
+
+    def killed(*arguments: Any, **keywords: Any) -> Any:
+        if next(calls) == call:
+            os.kill(os.getpid(), signal.SIGKILL)
         return plain(*arguments, **keywords)
+
     setattr(os, step, killed)
-state, answer = bare._read()
-question = bytes([seed])
-if answer is not None and state.question == question.hex():
-    sent = answer
-else:
-    bare._require_next(state, 3)
-    values = np.arange(4) * float(seed)
-    sent = bare.commit(masking.MaskedExchange(bare, 3, question, layout), layout.encode({"v": (values, 1.0)}))
-print(sent.tolist())
-"""
 
 
 STEPS = [*((step, call) for call in (1, 2) for step in ("fsync", "replace")), ("fsync", 3), ("fsync", 4), ("none", 1)]
 
 
-@pytest.mark.parametrize("step", STEPS)
-def test_whenever_a_site_is_killed_one_answer_is_seen(tmp_path: Path, step: tuple[str, int]) -> None:
+@pytest.mark.parametrize(("step", "call"), STEPS)
+def test_whenever_a_site_is_killed_one_answer_is_seen(tmp_path: Path, step: str, call: int) -> None:
     """A process that is killed at each step of the commit, and one that is then asked the same, or something else."""
+    bare = Bare(tmp_path / "masks")
+    bare._write(masking._State("", "", {"b": "11" * 32}, -1, ""))
 
-    def process(step: str, seed: int, call: int = 1) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-c", KILLED, step, str(tmp_path / "masks"), str(seed), str(call)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    def process(seed: int, step: str = "none", call: int = 1) -> Ended:
+        def work() -> None:
+            if step != "none":
+                kill_at(step, call)
+            bare.answer(seed)
 
-    assert process("begin", 0).returncode == 0
-    first = process(step[0], 1, step[1])
-    assert first.returncode == (0 if step[0] == "none" else -signal.SIGKILL)
-    same, other = process("none", 1), process("none", 2)
+        with started(work, tmp_path) as site:
+            return site.ended()
+
+    first = process(1, step, call)
+    assert first.returncode == (0 if step == "none" else -signal.SIGKILL)
+    same, other = process(1), process(2)
     assert same.returncode == 0
     assert first.stdout in ("", same.stdout)
     assert other.returncode != 0, "another question at the same place"
@@ -562,15 +558,15 @@ def test_two_processes_that_are_asked_at_once_do_not_put_the_state_back(
     """One is asked for the facts again while the other has gone on to a round: what is on disk only goes forward."""
 
     places: dict[str, list[int]] = {}
-    plain = Masking._write
+    plain = masking.Masking._write
 
-    def noted(self: Masking, state: Any, answer: Any = None) -> None:
+    def noted(self: masking.Masking, state: Any, answer: Any = None) -> None:
         places.setdefault(self._own, []).append(state.place)
         held = fcntl.flock
         with (self._folder / "lock").open("a") as other, pytest.raises(BlockingIOError):
             held(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
         plain(self, state, answer)
 
-    monkeypatch.setattr(Masking, "_write", noted)
+    monkeypatch.setattr(masking.Masking, "_write", noted)
     run(SiteGrid(study.signed(**SECURE), study.nodes))
     assert all(own == sorted(own) for own in places.values())
