@@ -30,12 +30,19 @@ if TYPE_CHECKING:
     from edelweiss.client_app.site import OpenSite
 
 FEWEST = 10  # fewest-in-update, by default
-RUNS = [
+SOLVED = [
     (algorithm, problem)
     for algorithm in ALGORITHMS
     for problem in PROBLEMS
     if PROBLEMS[problem].needs_data and can_solve(ALGORITHMS[algorithm], PROBLEMS[problem])
 ]
+# Of each algorithm a problem of each kind, and of each problem an algorithm: what a batch is for depends on no more.
+RUNS = sorted(
+    {
+        **{(algorithm, PROBLEMS[problem].kind): (algorithm, problem) for algorithm, problem in reversed(SOLVED)},
+        **{problem: (algorithm, problem) for algorithm, problem in reversed(SOLVED)},
+    }.values()
+)
 
 
 @pytest.fixture
