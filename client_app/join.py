@@ -253,10 +253,14 @@ def begin_on_whole_log(folder: Path) -> None:
         If it was altered, or is gone.
     """
     from edelweiss.client_app.audit import AuditError, require_whole
+    from edelweiss.client_app.policy.advance import damages
     from edelweiss.client_app.policy.records import Records
 
+    records = Records(str(folder))
+    for text in damages(records):
+        log.error("%s", text)
     try:
-        require_whole(folder, has_runs=bool(Records(str(folder)).runs()))
+        require_whole(folder, has_runs=any(records.readable()))
     except AuditError as error:
         mend = "find out why, then edelweiss-site audit --state-dir ... --acknowledge begins a new one"
         raise ConfigError("join", [f"state-dir: its audit log was altered ({error}): {mend}"]) from None

@@ -17,8 +17,8 @@ from edelweiss.config.node import LocalPath
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-Event = Literal["waits", "ends", "refused", "budget", "lost"]
-ALL: list[Event] = ["waits", "ends", "refused", "budget", "lost"]
+Event = Literal["waits", "begins", "ends", "refused", "budget", "lost"]
+ALL: list[Event] = ["waits", "begins", "ends", "refused", "budget", "lost"]
 LONGEST = 2000  # characters of an address
 
 
@@ -74,9 +74,10 @@ class Notify(Keys):
 
     when: list[Event] = Field(
         ALL,
-        description="of what: `waits`, a run waits for your decision; `ends`, a run has ended, or has asked nothing "
-        "for a day; `refused`, your rules or data did not allow a run; `budget`, little is left of the privacy budget; "
-        "`lost`, there is no connection to the coordinator, and there is one again",
+        description="of what: `waits`, a run waits for your decision; `begins`, a run begins that you approved in "
+        "advance; `ends`, a run has ended, or has asked nothing for a day; `refused`, your rules or data did not allow "
+        "a run; `budget`, little is left of the privacy budget; `lost`, there is no connection to the coordinator, and "
+        "there is one again",
     )
     command: list[str] = Field(
         [],

@@ -112,11 +112,19 @@ def _one(among: list[RunRecord], begins: str, which: str) -> RunRecord | None:
 def _in_advance(records: Records, run: str, limits: dict[str, str], decision: Decision) -> int:
     import getpass
 
-    from edelweiss.client_app.policy.advance import LIMITS, advance_of, decide_in_advance, next_number, terms_in
+    from edelweiss.client_app.policy.advance import (
+        LIMITS,
+        advance_of,
+        advances,
+        decide_in_advance,
+        next_number,
+        terms_in,
+    )
     from edelweiss.common import ConfigError
     from edelweiss.federation.fingerprint import release
     from edelweiss.federation.ticket import study_key
 
+    advances(records)  # all of them can be read
     if run:
         known = [record for record in records.runs() if record.terms]
         if (like := _one(known, run, "came with its terms")) is None:

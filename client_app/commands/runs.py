@@ -22,21 +22,26 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--all", action="store_true", help="also those already decided")
 
 
-def run(options: argparse.Namespace) -> None:
-    """Print them, and the decisions in advance that stand."""
+def run(options: argparse.Namespace) -> int:
+    """Print them, and the decisions in advance that stand; return 2 if files are damaged, which are named last."""
+    import sys
     import time
 
-    from edelweiss.client_app.policy.advance import advances
+    from edelweiss.client_app.policy.advance import damages, read_advances
     from edelweiss.client_app.policy.records import Records
+    from edelweiss.common import ConfigError
 
     records = Records(options.state_dir)
-    found = [record for record in records.runs() if options.all or record.waits]
+    runs, _ = records.readable()
+    found = [record for record in runs if options.all or record.waits]
     print("\n\n".join(map(described, found)) if found else "no run waits for you")
-    for each in advances(records):
+    for each in read_advances(records)[0]:
         if options.all or each.stands(time.time()):
-            print(
-                f"\ndecision {each.number}, {each.state(records.runs(), time.time())}, by {each.by}: {each.in_words()}"
-            )
+            print(f"\ndecision {each.number}, {each.state(runs, time.time())}, by {each.by}: {each.in_words()}")
+    if problems := damages(records):
+        print(ConfigError("state-dir", problems), file=sys.stderr)
+        return 2
+    return 0
 
 
 def described(record: RunRecord) -> str:

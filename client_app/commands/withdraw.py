@@ -23,19 +23,20 @@ def run(options: argparse.Namespace) -> int:
     """Withdraw it; return 1 if there is none to withdraw."""
     import getpass
 
-    from edelweiss.client_app.policy.advance import advances, withdraw
+    from edelweiss.client_app.policy.advance import read_advances, withdraw, withdrawn_by
     from edelweiss.client_app.policy.records import Records
 
-    records = Records(options.state_dir)
-    known = {each.number: each for each in advances(records)}
-    found = known.get(options.number)
-    if found is None:
-        listed = ", ".join(map(str, known)) or "none"
-        print(f"error: no decision in advance has the number {options.number}; there are: {listed}", file=sys.stderr)
+    records, number = Records(options.state_dir), options.number
+    try:
+        done = withdraw(records, number, getpass.getuser(), "on the command line")
+    except LookupError:
+        known, damaged = read_advances(records)
+        numbers = [*(each.number for each in known), *(each.number for each in damaged if each.number)]
+        listed = ", ".join(map(str, sorted(numbers))) or "none"
+        print(f"error: no decision in advance has the number {number}; there are: {listed}", file=sys.stderr)
         return 1
-    if not withdraw(records, found, getpass.getuser(), "on the command line"):
-        by = next(each.withdrawn for each in advances(records) if each.number == found.number)
-        print(f"error: decision {found.number} was withdrawn before, {by}", file=sys.stderr)
+    if not done:
+        print(f"error: decision {number} was withdrawn before, {withdrawn_by(records, number)}", file=sys.stderr)
         return 1
-    print(f"decision {found.number} is withdrawn; runs that it let begin go on until you refuse them")
+    print(f"decision {number} is withdrawn; runs that it let begin go on until you refuse them")
     return 0

@@ -27,6 +27,7 @@ def examine(config: JoinConfig) -> Iterator[Finding]:
     from edelweiss.client_app.doctor.data import examine_data, examine_studies
     from edelweiss.client_app.doctor.machine import examine_device, examine_state
     from edelweiss.client_app.doctor.privacy import examine_privacy
+    from edelweiss.client_app.doctor.records import examine_records
     from edelweiss.federation.fingerprint import fingerprint
 
     yield Finding("ok", "release", fingerprint())
@@ -36,3 +37,4 @@ def examine(config: JoinConfig) -> Iterator[Finding]:
     yield from examine_data(config)
     yield from examine_studies(config)
     yield examine_privacy(config)
+    yield from examine_records(config)

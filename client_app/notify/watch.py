@@ -103,19 +103,23 @@ class Watch:
         now = time.time()
         found = [*self._runs(now), *self._refusals(now), *self._budget(now), *self._connection(now)]
         if self._new:
-            found, self._new = [one for one in found if one.event not in ("ends", "refused")], False
+            found, self._new = [one for one in found if one.event not in ("begins", "ends", "refused")], False
         return [one for one in found if one.event in self.settings["when"]]
 
     # ------------------------------------------------------------------ runs
 
     def _runs(self, now: float) -> Iterator[Notice]:
         found: dict[str, list[str]] = {}
-        for run, changed, record in self._noted():
+        noted = list(self._noted())
+        for run, changed, record in noted:
             told = found[run] = self.seen.runs.get(run, [])
             decided = record.get("decision") != "waiting"
             if not decided and float(record.get("until") or 0) > now and "waits" not in told:
                 told.append("waits")
                 yield self._notice("waits", run, f"run {run} waits for your decision")
+            if record.get("advance") and record.get("open") and "begins" not in told:
+                told.append("begins")
+                yield self._notice("begins", run, f"run {run} begins, {self._in_advance(record['advance'], noted)}")
             if "ends" in told or record.get("decision") == "refused" or not record.get("open") or record.get("over"):
                 continue
             if (record.get("place") or [0])[0]:
@@ -126,6 +130,16 @@ class Watch:
                 text = f"run {run} has asked nothing for {SILENT / 3600:.0f} hours: it may have been stopped"
                 yield self._notice("ends", run, text)
         self.seen.runs = found
+
+    def _in_advance(self, number: object, noted: list[tuple[str, float, dict[str, Any]]]) -> str:
+        """Say which decision let a run begin, and how many more it lets."""
+        begun = sum(record.get("advance") == number for _, _, record in noted)
+        try:  # of `policy.advance`, which loads torch
+            runs = json.loads((self.state / "policy" / "advance" / f"{int(str(number))}.json").read_bytes())["runs"]
+            left = f"{max(0, int(runs) - begun)} of its {int(runs)} runs are left"
+        except (OSError, ValueError, LookupError, TypeError, OverflowError, RecursionError):
+            left = "how many runs are left is unknown: look at edelweiss-site runs"
+        return f"approved in advance by decision {plain(str(number))}; {left}"
 
     def _noted(self) -> Iterator[tuple[str, float, dict[str, Any]]]:
         """Yield each run with a record: its number, when the record has changed, and what it says."""

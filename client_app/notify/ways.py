@@ -31,6 +31,7 @@ SECRET = 4096  # bytes of a file with one
 TOKEN, PASSWORD = "EDELWEISS_WEBHOOK_TOKEN", "EDELWEISS_SMTP_PASSWORD"
 SUBJECTS = {
     "waits": "a run waits for your decision",
+    "begins": "a run that you approved in advance",
     "ends": "a run has ended",
     "refused": "a run was refused",
     "budget": "little is left of the privacy budget",

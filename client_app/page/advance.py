@@ -12,13 +12,15 @@ from edelweiss.client_app.policy.advance import (
     LIMITS,
     READ,
     Advance,
+    Damaged,
     Decision,
     advance_of,
-    advances,
     decide_in_advance,
     next_number,
+    read_advances,
     terms_in,
     withdraw,
+    withdrawn_by,
 )
 from edelweiss.common import ConfigError
 from edelweiss.federation.fingerprint import release
@@ -65,12 +67,16 @@ class InAdvance:
     def listed(self) -> list[tuple[Advance, str, bool]]:
         """Return each decision with its state and whether it stands, the newest first."""
         now, runs = time.time(), self.runs.all()
-        return [(each, each.state(runs, now), each.stands(now)) for each in reversed(advances(self.records))]
+        return [(each, each.state(runs, now), each.stands(now)) for each in reversed(read_advances(self.records)[0])]
+
+    def damaged(self) -> list[Damaged]:
+        """Return the decisions that cannot be read, of which a person has withdrawn none."""
+        return read_advances(self.records)[1]
 
     def show(self, request: Request) -> Response:
         """Return the form; with ``run`` in the address for runs like that one."""
         run = request.query_params.get("run", "")
-        record = self.records.run(run) if run.isdecimal() else None
+        record = next((each for each in self.runs.all() if each.run == run), None)
         begins = terms_in(record) if record and record.terms else {"release": release()}
         return self._form(request, {**begins, "number": str(next_number(self.records))})
 
@@ -92,6 +98,8 @@ class InAdvance:
         decision: Decision = "approved" if said == "approved" else "refused"
         given = {key: form.get(key, "") for key in READ if decision == "approved" or key not in LIMITS}
         number = int(seen) if seen.isascii() and seen.isdecimal() and len(seen) < 10 else 0
+        if damaged := self.damaged():
+            raise PageError(409, "Nothing was decided", "; ".join(each.in_words() for each in damaged))
         if number != next_number(self.records):
             raise self._late()
         try:
@@ -103,7 +111,7 @@ class InAdvance:
         return RedirectResponse("/runs", 303)
 
     def _late(self) -> PageError:
-        known = advances(self.records)
+        known, _ = read_advances(self.records)
         last = f"{known[-1].by} has {known[-1].decision}: {known[-1].in_words()}. " if known else ""
         text = f"{last}That stands. Look at the runs, and decide again if more is needed."
         return PageError(409, "Somebody has decided in advance meanwhile", text)
@@ -111,10 +119,13 @@ class InAdvance:
     def withdraw(self, request: Request, form: Form) -> Response:
         """Withdraw a decision; what has begun goes on."""
         number = request.path_params["number"]
-        found = next((each for each in advances(self.records) if str(each.number) == number), None)
-        if found is None:
-            raise PageError(404, "No such decision", "This site has no decision in advance of this number.")
-        if not withdraw(self.records, found, request.state.account.name, "on the page"):
-            by = next(each.withdrawn for each in advances(self.records) if each.number == found.number)
+        whole = number.isascii() and number.isdecimal() and len(number) < 10
+        try:
+            done = withdraw(self.records, int(number) if whole else 0, request.state.account.name, "on the page")
+        except LookupError:
+            text = "This site has no decision in advance of this number."
+            raise PageError(404, "No such decision", text) from None
+        if not done:
+            by = withdrawn_by(self.records, int(number))
             raise PageError(409, "Already withdrawn", f"Decision {number} was withdrawn before, {by}.")
         return RedirectResponse("/runs", 303)

@@ -119,6 +119,7 @@ class Site:
             "runs.html",
             runs=[(run, word, _when(began), shown) for run, word, began, shown in found],
             advances=self.advance.listed(),
+            damaged=self.advance.damaged(),
         )
 
     def state_of(self, record: RunRecord) -> tuple[str, str, str]:
@@ -152,7 +153,10 @@ class Site:
     def record(self, request: Request) -> RunRecord:
         """Return the record that a path names."""
         number = str(request.path_params["run"])
-        record = self.records.run(number) if number.isdecimal() else None
+        try:
+            record = self.records.run(number) if number.isdecimal() else None
+        except ConfigError as error:
+            raise PageError(409, "Its record is damaged", "; ".join(error.problems)) from None
         if record is None:
             raise PageError(404, "No such run", f"This site has no record of a run {number}.")
         return record
@@ -196,6 +200,11 @@ class Site:
         text = f"{'withdrawn' if withdraws else decision} on the page, by {name}" + (f": {comment}" if comment else "")
         Audit(self.state, record.run).operator(text, record.run)
         return RedirectResponse(f"/runs/{quote(record.run)}", 303)
+
+    def spoilt(self) -> list[str]:
+        """Return a line for each file of runs and decisions that is damaged, with the way out."""
+        self.runs.all()
+        return [*self.runs.problems, *(each.in_words() for each in self.advance.damaged())]
 
     # ------------------------------------------------------------------ audit
 
@@ -243,7 +252,10 @@ class Site:
         except ConfigError as error:
             raise PageError(500, "The key cannot be read", "; ".join(error.problems)) from None
         head = (log.lines, log.last)
-        page = audit_page(rows, COLUMNS, self.records, head, site=self.config.name, key=key)
+        try:
+            page = audit_page(rows, COLUMNS, self.records, head, site=self.config.name, key=key)
+        except ConfigError as error:
+            raise PageError(409, "The state folder is damaged", "; ".join(error.problems)) from None
         return HTMLResponse(page, headers={"content-disposition": f'attachment; filename="{name}"'})
 
     def acknowledge(self, request: Request, form: Form) -> Response:
@@ -293,7 +305,7 @@ def page_of(config: JoinConfig) -> Page:
     site = Site(config)
 
     def common() -> dict[str, object]:
-        return {"broken": site.log.fresh().problem, "when": _when}
+        return {"broken": site.log.fresh().problem, "spoilt": site.spoilt(), "when": _when}
 
     return Page(
         title=config.name or "This site",

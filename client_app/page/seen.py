@@ -13,6 +13,7 @@ from typing import Any
 from edelweiss.client_app.audit import FILE, SEAL, AuditError, Verified
 from edelweiss.client_app.commands.audit import Rows, read_into
 from edelweiss.client_app.policy.records import Records, RunRecord
+from edelweiss.common import ConfigError
 from edelweiss.common.files import reason
 
 WHOLE = (60.0, 200.0)  # a log that grows is verified anew after so many seconds, and so many times what that takes
@@ -93,20 +94,15 @@ class Log:
 
 
 class Runs:
-    """The records of runs, each read when it has changed."""
+    """The records of runs, each read when it has changed; ``problems`` says which ones are damaged."""
 
     def __init__(self, records: Records) -> None:
         self._records, self._lock = records, threading.Lock()
         self._known: dict[str, tuple[tuple[int, ...], RunRecord]] = {}
+        self.problems: list[str] = []
 
     def all(self) -> list[RunRecord]:
-        """Return all records, the oldest first.
-
-        Raises
-        ------
-        ConfigError
-            When one is damaged.
-        """
+        """Return all records that can be read, the oldest first."""
         with self._lock:
             stats: dict[str, dict[str, os.stat_result]] = {}
             try:
@@ -117,7 +113,7 @@ class Runs:
                             stats.setdefault(run, {})[kind] = entry.stat()
             except FileNotFoundError:
                 pass
-            known = {}
+            known, problems = {}, list[str]()
             for run, found in stats.items():
                 if "json" not in found:
                     continue
@@ -125,9 +121,13 @@ class Runs:
                 before = self._known.get(run)
                 if before and before[0] == stamp:
                     known[run] = before
-                elif record := self._records.run(run):
-                    known[run] = stamp, record
-            self._known = known
+                    continue
+                try:
+                    if record := self._records.run(run):
+                        known[run] = stamp, record
+                except ConfigError as error:
+                    problems += error.problems
+            self._known, self.problems = known, problems
             return sorted((record for _, record in known.values()), key=lambda record: record.began)
 
 

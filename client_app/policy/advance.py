@@ -8,6 +8,7 @@ withdraw a decision is a second file; what has begun goes on. A refusal names a 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import re
@@ -19,8 +20,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 
 from edelweiss.client_app.audit import Audit
+from edelweiss.client_app.policy.records import LATEST
 from edelweiss.common import ConfigError, key_of, shown, text_errors, unknown
-from edelweiss.common.files import read_json, write_private
+from edelweiss.common.files import read_file, read_json, write_private
 from edelweiss.common.numbers import number, whole
 from edelweiss.config.keys import Keys
 from edelweiss.federation.ticket import Hash
@@ -40,6 +42,7 @@ FOLDER = "advance"
 MOST_RUNS, MOST_ROUNDS, MOST_EPSILON, MOST_DAYS = 1000, 10**6, 1e6, 366
 DAY = 24 * 3600.0
 LONGEST = 500  # characters of a comment
+HASH = "sha256"  # the key of a file's hash of its other keys: who edits a decision would otherwise do so unlogged
 STEPS_BACK = 60.0  # seconds that a clock may be set back, as it is when it is corrected
 
 Text = Annotated[str, Field(max_length=LONGEST)]
@@ -68,8 +71,8 @@ class Advance(Keys):
     decision: Decision
     by: Text
     comment: Text = ""
-    made: float  # seconds since 1970
-    until: float
+    made: float = Field(ge=0, lt=LATEST)  # seconds since 1970
+    until: float = Field(ge=0, lt=LATEST)
     study_key: Hash | Literal[""] = ""
     algorithm: list[Text] = Field([])
     problem: list[Text] = Field([])
@@ -77,7 +80,7 @@ class Advance(Keys):
     label: Text = ""
     release: Text = ""
     rounds: int = Field(0, ge=0, le=MOST_ROUNDS)
-    epsilon: float = Field(0.0, ge=0)  # of all its runs together; 0: they have no differential privacy
+    epsilon: float = Field(0.0, ge=0, le=MOST_EPSILON)  # of all its runs together; 0: they have no differential privacy
     secure_aggregation: bool = False  # whether runs without it wait
     runs: int = Field(0, ge=0, le=MOST_RUNS)
     withdrawn: Text = ""  # by whom and when; of the second file
@@ -144,8 +147,59 @@ def _when(at: float) -> str:
 # ---------------------------------------------------------------------- files
 
 
+@dataclass(frozen=True)
+class Damaged:
+    """A decision in advance that cannot be read, or that was edited by hand."""
+
+    name: str  # of its file, from the state folder on
+    number: int  # 0: its name has none
+
+    def in_words(self) -> str:
+        """Return what that means, and the way out."""
+        mend = f", or take it back: edelweiss-site withdraw {self.number}" if self.number else " or remove it"
+        return f"{self.name} is damaged or was edited, so no decision in advance counts: restore it from a backup{mend}"
+
+
 def _file(records: Records, number: int) -> Path:
     return records.folder / FOLDER / f"{number}.json"
+
+
+def read_advances(records: Records) -> tuple[list[Advance], list[Damaged]]:
+    """Return all decisions in advance, the oldest first, and those that are damaged, but for withdrawn ones."""
+    found, damaged = [], []
+    for file in (records.folder / FOLDER).glob("*.json"):
+        withdrawn = _withdrawn(file)
+        try:
+            content = read_json(file)
+            if content.pop(HASH) != _hash(content):
+                raise ValueError("it was edited")
+            found.append(Advance.model_validate({**content, "withdrawn": withdrawn}, by_name=False))
+            if file.stem != str(found[-1].number):
+                found.pop()
+                raise ValueError("its name is of another")
+        except (OSError, ValueError, TypeError, LookupError, AttributeError):
+            if not withdrawn:
+                damaged.append(Damaged(str(file.relative_to(records.state)), _number(file)))
+    return sorted(found, key=lambda each: each.number), sorted(damaged, key=lambda each: (each.number, each.name))
+
+
+def _hash(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _number(file: Path) -> int:
+    return int(file.stem) if re.fullmatch("[1-9][0-9]{0,8}", file.stem) else 0
+
+
+def _withdrawn(file: Path) -> str:
+    """Return by whom and when a decision was withdrawn; empty where it was not."""
+    try:
+        text = read_file(file.with_suffix(".withdrawn"), LONGEST * 4).decode(errors="replace")
+    except FileNotFoundError:
+        return ""
+    except OSError:
+        text = ""
+    return text[:LONGEST].strip() or "by somebody"
 
 
 def advances(records: Records) -> list[Advance]:
@@ -154,30 +208,29 @@ def advances(records: Records) -> list[Advance]:
     Raises
     ------
     ConfigError
-        If one is damaged.
+        If some are damaged, and were not withdrawn.
     """
-    found = []
-    for file in (records.folder / FOLDER).glob("*.json"):
-        try:
-            content = read_json(file)
-            withdrawal = file.with_suffix(".withdrawn")
-            withdrawn = withdrawal.read_text(encoding="utf-8")[:LONGEST] if withdrawal.exists() else ""
-            found.append(Advance.model_validate({**content, "withdrawn": withdrawn}, by_name=False))
-            if file.stem != str(found[-1].number):
-                raise ValueError("its name is of another")
-        except (OSError, ValueError, TypeError):
-            raise records.damaged(file, "it is unknown what was decided in advance") from None
-    return sorted(found, key=lambda each: each.number)
+    found, damaged = read_advances(records)
+    if damaged:
+        raise ConfigError("state-dir", [each.in_words() for each in damaged])
+    return found
+
+
+def damages(records: Records) -> list[str]:
+    """Return a line for each damaged record of a run and decision in advance, with the way out."""
+    return [*records.readable()[1], *(each.in_words() for each in read_advances(records)[1])]
 
 
 def next_number(records: Records) -> int:
-    """Return the number of the next decision in advance."""
-    return max((each.number for each in advances(records)), default=0) + 1
+    """Return the number of the next decision in advance, which no file has."""
+    folder = records.folder / FOLDER
+    return max((_number(file) for kind in ("json", "withdrawn") for file in folder.glob(f"*.{kind}")), default=0) + 1
 
 
 def decide_in_advance(records: Records, advance: Advance, where: str) -> bool:
     """Write a decision and log it; return False, without either, if another one has taken its number meanwhile."""
-    text = json.dumps(advance.model_dump(by_alias=True, exclude={"withdrawn"}), indent=1)
+    content = advance.model_dump(by_alias=True, exclude={"withdrawn"})
+    text = json.dumps({**content, HASH: _hash(content)}, indent=1)
     if not write_private(_file(records, advance.number), text.encode(), once=True):
         return False
     comment = f": {advance.comment}" if advance.comment else ""
@@ -186,13 +239,26 @@ def decide_in_advance(records: Records, advance: Advance, where: str) -> bool:
     return True
 
 
-def withdraw(records: Records, advance: Advance, by: str, where: str) -> bool:
-    """Withdraw a decision, and log that; what has begun goes on. Return False if somebody did before."""
-    file = _file(records, advance.number).with_suffix(".withdrawn")
-    if not write_private(file, f"by {by}, {_when(time.time())}".encode(), once=True):
+def withdraw(records: Records, number: int, by: str, where: str) -> bool:
+    """Withdraw a decision, damaged or not, and log that; what has begun goes on. Return False if somebody did before.
+
+    Raises
+    ------
+    LookupError
+        If there is none of this number.
+    """
+    file = _file(records, number)
+    if number < 1 or not file.exists():
+        raise LookupError(number)
+    if not write_private(file.with_suffix(".withdrawn"), f"by {by}, {_when(time.time())}".encode(), once=True):
         return False
-    Audit(records.state).operator(f"decision {advance.number} in advance withdrawn {where}, by {by}")
+    Audit(records.state).operator(f"decision {number} in advance withdrawn {where}, by {by}")
     return True
+
+
+def withdrawn_by(records: Records, number: int) -> str:
+    """Return by whom and when a decision was withdrawn; empty where it was not."""
+    return _withdrawn(_file(records, number))
 
 
 # ---------------------------------------------------------------------- for a run
@@ -211,8 +277,19 @@ def decision_for(records: Records, run: str, terms: Terms, *, asks: bool) -> Adv
         What it is, as of this message.
     asks : bool
         Whether runs need an approval here; a refusal counts in any case.
+
+    Raises
+    ------
+    ConfigError
+        If decisions are damaged, and the run would not wait for another one.
     """
-    now, known = time.time(), advances(records)
+    now, (known, damaged) = time.time(), read_advances(records)
+    if damaged:  # it may have been a refusal, so what would not wait does not begin
+        if not asks:
+            raise ConfigError("state-dir", [each.in_words() for each in damaged])
+        if records.run(run) is None:
+            log.error("%s", "; ".join(each.in_words() for each in damaged))
+        return None
     about = [each for each in known if each.stands(now) and each.covers(terms)]
     if refusal := next((each for each in about if not each.approves), None):
         return refusal

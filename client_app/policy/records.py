@@ -19,12 +19,13 @@ import numpy as np
 from edelweiss.client_app.memory import state_folder
 from edelweiss.client_app.policy.differencing import isolates
 from edelweiss.common import ConfigError
-from edelweiss.common.files import write_private
+from edelweiss.common.files import read_json, write_private
 from edelweiss.datasets.patient_ids import keyed
 from edelweiss.datasets.source import Digests
 
 DAY = 24 * 3600.0
 DECISIONS = ("approved", "refused")
+LATEST = 2.0**37  # seconds since 1970: a time of day can be made of all before
 
 Rows = tuple[Digests, Digests]
 """A set of rows: the patient and the content of each."""
@@ -57,6 +58,19 @@ class RunRecord:
     advance: int = 0  # the number of the decision in advance that decided it; 0: none, see `advance`
     terms: dict[str, Any] = field(default_factory=dict)  # what such decisions are about, `advance.Terms`
     shown: dict[str, str]  # for the operator: what would be computed and sent
+
+    def is_sound(self, run: str) -> bool:
+        """Whether its values, as read, are those of a run of this number."""
+        times = (self.began, self.until)
+        return (
+            self.run == run
+            and all(isinstance(at, int | float) and 0 <= at < LATEST for at in times)
+            and self.decision in ("waiting", *DECISIONS)
+            and isinstance(self.shown, dict)
+            and isinstance(self.terms, dict)
+            and isinstance(self.place, list)
+            and all(isinstance(count, int) for count in (self.rounds, self.serial, self.advance))
+        )
 
     @property
     def once(self) -> tuple[str, float]:
@@ -151,7 +165,9 @@ class Records:
         """
         file = self.folder / "runs" / f"{number}.json"
         try:
-            record = RunRecord(**json.loads(file.read_text(encoding="utf-8")))
+            record = RunRecord(**read_json(file))
+            if not record.is_sound(str(number)):
+                raise ValueError(number)
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError):
@@ -207,6 +223,16 @@ class Records:
         """Return all runs, the oldest first."""
         found = (self.run(file.stem) for file in (self.folder / "runs").glob("*.json"))
         return sorted((record for record in found if record), key=lambda record: record.began)
+
+    def readable(self) -> tuple[list[RunRecord], list[str]]:
+        """Return the runs whose records can be read, the oldest first, and what is wrong with the others."""
+        found, problems = [], []
+        for file in sorted((self.folder / "runs").glob("*.json")):
+            try:
+                found += [record] if (record := self.run(file.stem)) else []
+            except ConfigError as error:
+                problems += error.problems
+        return sorted(found, key=lambda record: record.began), problems
 
     def today(self, record: RunRecord) -> tuple[int, int]:
         """Count the other runs on the site's own data that began within 24 hours, without those refused here.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections.abc import Mapping
@@ -16,7 +17,15 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from edelweiss.client_app.audit import Audit, require_whole
 from edelweiss.client_app.cli import main
 from edelweiss.client_app.policy import advance as module
-from edelweiss.client_app.policy.advance import Advance, Terms, advance_of, advances, decide_in_advance, withdraw
+from edelweiss.client_app.policy.advance import (
+    Advance,
+    Terms,
+    advance_of,
+    advances,
+    decide_in_advance,
+    read_advances,
+    withdraw,
+)
 from edelweiss.client_app.policy.records import Records
 from edelweiss.common import ConfigError, Value, from_record
 from edelweiss.config import RunConfig
@@ -168,9 +177,9 @@ def test_a_decision_ends_by_itself_and_by_being_withdrawn(
     for record in records.runs():
         (records.folder / "runs" / f"{record.run}.json").unlink()
     assert isinstance(hospital.described(), Facts)
-    assert withdraw(records, found, "berta", "here")
+    assert withdraw(records, found.number, "berta", "here")
     assert hospital.described() == WAITS
-    assert not withdraw(records, found, "anna", "here"), "the first withdrawal stands"
+    assert not withdraw(records, found.number, "anna", "here"), "the first withdrawal stands"
     assert "berta" in advances(records)[0].withdrawn
 
 
@@ -218,7 +227,7 @@ def test_a_refusal_in_advance_precedes_and_stays(asking: tuple[Hospital, Records
     assert "berta" in rule["decision"]
     records.decide(record, "approved", first=True)
     assert records.run(record.run).decision == "refused", "an approval at the same moment was the second"  # type: ignore[union-attr]
-    withdraw(records, found, "berta", "here")
+    withdraw(records, found.number, "berta", "here")
     with hospital.run() as grid:
         assert begun(grid) == REFUSED, "under its key it does not come back"
         assert isinstance(begun(grid, "another"), Facts)
@@ -350,17 +359,83 @@ def test_of_two_decisions_at_once_the_second_is_told(tmp_path: Path) -> None:
     assert len(advances(records)) == len(logged(records, "act")) == 1
 
 
-@pytest.mark.parametrize("damage", ["", "{}", "[" * 50, '{"runs": 999}', "number"])
-def test_a_damaged_decision_is_named_and_decides_nothing(asking: tuple[Hospital, Records], damage: str) -> None:
+DAMAGES = {
+    "empty": "",
+    "no keys": "{}",
+    "no table": "[1]",
+    "deep": "[" * 100_000,
+    "no text": "\udcff",
+    "more runs": '"runs": 3',
+    "another day": '"until": 1e11',
+    "no day": '"until": 1e300',
+    "number": "7.json",
+    "a copy": "1 (copy).json",
+    "a folder": "",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_decision_is_named_and_decides_nothing_until_it_is_withdrawn(
+    asking: tuple[Hospital, Records], damage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     hospital, records = asking
     decide(records)
-    file = records.folder / "advance" / "1.json"
-    if damage == "number":
-        file.rename(file.with_name("7.json"))
+    whole = decide(records)
+    file, text, state = records.folder / "advance" / "1.json", DAMAGES[damage], ["--state-dir", str(hospital.state)]
+    before = file.read_text()
+    if text.endswith(".json"):
+        file = file.rename(file.with_name(text))
+    elif damage == "a folder":
+        file.unlink()
+        file.mkdir()
+    elif text.startswith('"'):
+        file.write_text(re.sub(text.partition(":")[0] + r": [\d.]+", text, before))
+        assert file.read_text() != before
     else:
-        file.write_text(damage)
-    assert "advance/" in str(hospital.described())
-    assert main(["runs", "--state-dir", str(hospital.state)]) == 2
+        file.write_bytes(text.encode(errors="surrogateescape"))
+    assert hospital.described() == WAITS, "nor does a whole one: a refusal may be lost"
+    assert [record.open for record in records.runs()] == [False]
+    for words in (["runs"], ["approve", "--until", day()]):
+        capsys.readouterr()
+        assert main([*words, *state]) == 2
+        [said] = [line for line in capsys.readouterr().err.splitlines() if "advance/" in line]
+        assert f"advance/{file.name}" in said
+        assert "withdraw" in said or "remove" in said
+    waiting = records.runs()[0].run
+    assert main(["approve", waiting, *state]) == 0, "a run by its number as ever"
+    if damage == "a copy":
+        file.unlink()
+    else:
+        assert main(["withdraw", file.stem, *state]) == 0
+    assert main(["runs", *state]) == 0
+    assert isinstance(hospital.described(), Facts)
+    assert [record.advance for record in records.runs()] == [0, whole.number]
+    assert decide(records).number == max(whole.number, int(file.stem) if file.stem.isdecimal() else 0) + 1
+
+
+def test_where_runs_do_not_wait_a_damaged_decision_lets_none_begin(tmp_path: Path) -> None:
+    hospital = Hospital(tmp_path, *table(200, seed=0), seed="a")
+    records = Records(str(hospital.state))
+    decide(records, "refused", algorithm="fedavg")
+    (records.folder / "advance" / "1.json").write_text("{")
+    assert "advance/1.json" in str(hospital.described()), "it may have been a refusal of this run"
+    (records.folder / "advance" / "1.withdrawn").touch()
+    assert isinstance(hospital.described(), Facts)
+
+
+def test_no_changed_byte_of_a_decision_is_read_as_one(tmp_path: Path) -> None:
+    records = Records(str(tmp_path))
+    decide(records, comment="as agreed")
+    file, [meant] = records.folder / "advance" / "1.json", advances(records)
+    before = file.read_bytes()
+    for place in range(len(before)):
+        for flip in (1, 4, 32):
+            file.write_bytes(before[:place] + bytes([before[place] ^ flip]) + before[place + 1 :])
+            found, damaged = read_advances(records)
+            assert found == [meant] or (not found and len(damaged) == 1), file.read_text(errors="replace")
+    file.write_bytes(before)
+    file.with_suffix(".withdrawn").touch()
+    assert advances(records)[0].withdrawn, "an empty file, as after a full disk, withdraws as well"
 
 
 def test_a_decision_is_read_as_it_was_written(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from edelweiss.client_app.audit import Audit
 from edelweiss.client_app.connection import JoinConfig
 from edelweiss.client_app.doctor import Finding, examine
 from edelweiss.client_app.policy import TRUST
@@ -83,3 +84,19 @@ def test_with_a_budget_columns_that_no_run_could_bring_to_one_scale_are_named(tm
         assert "'marker_1' (about 1e+06)" in said.text
         assert "marker_0" not in said.text
     assert scale(policy=rules, study=f"{tmp_path}/full.toml") is None
+
+
+def test_a_damaged_log_and_damaged_records_are_errors_with_the_way_out(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    for line in ("looked", "approved"):
+        Audit(state, "7").operator(line, "7")
+    said = found(tmp_path, [0, 1] * 30, label="label", **{"state-dir": str(state)})
+    assert said["log"].level == said["records"].level == "ok"
+    (state / "audit.jsonl").write_bytes((state / "audit.jsonl").read_bytes().replace(b"looked", b"locked"))
+    for file in ("advance/3.json", "runs/7.json"):
+        (state / "policy" / file).parent.mkdir(parents=True)
+        (state / "policy" / file).write_text("{")
+    options = {"superlink": "127.0.0.1:1", "insecure": True, "state-dir": str(state)}
+    errors = [each.text for each in examine(JoinConfig.read("", options)) if each.level == "error"]
+    for words in (("--acknowledge",), ("runs/7.json", "backup"), ("advance/3.json", "withdraw 3")):
+        assert len([text for text in errors if all(word in text for word in words)]) == 1, words

@@ -6,6 +6,7 @@ import datetime
 import json
 import logging
 import os
+import re
 import subprocess
 import sys
 import time
@@ -28,10 +29,12 @@ from edelweiss.client_app.notify.watch import Watch
 from edelweiss.client_app.notify.ways import Notice, UnsureError, UntoldError, ways_in
 from edelweiss.client_app.page.beside import Connection
 from edelweiss.client_app.policy import Policy
+from edelweiss.client_app.policy.advance import advance_of, decide_in_advance
 from edelweiss.client_app.policy.records import Records, RunRecord
 from edelweiss.common import ConfigError, Value
 from edelweiss.common.overrides import toml_value
 from edelweiss.config.notify import Notify
+from edelweiss.federation.fingerprint import fingerprint
 from tests.client_app.mailbox import hook, mailbox
 from tests.client_app.policies import WAITS, Hospital, told, train
 from tests.server_app.sites import table
@@ -163,6 +166,32 @@ def test_what_is_there_at_the_first_start_is_old_but_a_run_that_waits(tmp_path: 
     os.utime(records.folder / "runs" / "5.json", (time.time() - 90_000,) * 2)
     assert [(one.event, one.run) for one in watch.look()] == [("ends", "5"), ("refused", "4")]
     assert not watch.look()
+
+
+def test_a_run_that_begins_by_a_decision_in_advance_is_told_with_how_many_are_left(tmp_path: Path) -> None:
+    """Of a real site; nothing of what an operator or a run wrote, which may name a patient."""
+    hospital = Hospital(tmp_path, *table(200, seed=0), approve="ask", seed="a")
+    records = Records(str(hospital.state))
+    watch = Watch(settings(command=["/bin/true"]), hospital.state, None)
+    watch.look()
+    limits = {"algorithm": "codasca", "problem": "auc", "model": "linear", "rounds": "2", "runs": "2"}
+    limits |= {"until": time.strftime("%Y-%m-%d"), "release": fingerprint(), "label": "label", "comment": "for p-7"}
+    for number in (1, 2):
+        assert decide_in_advance(records, advance_of(limits, "approved", "anna", number), "here")
+    texts = []
+    for _ in range(3):
+        assert hospital.described() != WAITS
+        [one] = watch.look()
+        assert (one.event, one.run) == ("begins", max(records.runs(), key=lambda each: each.began).run)
+        texts.append(one.text.partition(one.run)[2])
+    assert [re.findall(r"\d+", text) for text in texts] == [["1", "1", "2"], ["1", "0", "2"], ["2", "1", "2"]]
+    assert not watch.look()
+    assert not Watch(watch.settings, watch.state, watch.seen).look(), "a restart repeats nothing"
+    assert "p-7" not in "".join(texts)
+    (records.folder / "advance" / "2.json").write_text("[" * 100_000)
+    records.note(record("9", open=True, decision="approved", advance=2))
+    records.note(record("10", open=True, decision="approved"))
+    assert [(one.event, one.run) for one in watch.look()] == [("begins", "9")]
 
 
 def test_an_operator_is_not_told_of_their_own_refusal(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 import time
@@ -122,6 +123,31 @@ def test_a_form_that_is_wrong_decides_nothing_and_keeps_what_was_typed(page: Sit
     assert in_advance(page.login("carl")).status_code == 403
     assert in_advance(client, token="x").status_code == 403
     assert len(advances(page.records)) == before
+
+
+def test_a_damaged_file_is_a_red_line_on_each_page_until_it_is_withdrawn(page: SitePage) -> None:
+    page.note("29", advance=50)
+    decision, record = page.records.folder / "advance" / "50.json", page.records.folder / "runs" / "66.json"
+    decision.parent.mkdir(exist_ok=True)
+    decision.write_text('{"number": 50, "until": 1e300}')
+    record.write_text(json.dumps({**json.loads(record.with_name("29.json").read_text()), "run": "66", "began": 1e300}))
+    before, carl, anna = acts(page), page.login("carl"), page.login()
+    for path in ("/", "/runs", "/runs/29", "/runs/29?print=1", "/advance", "/advance?run=66", "/audit", "/nowhere"):
+        answer = carl.get(path)
+        assert answer.status_code in (200, 404), path
+        for name in ("advance/50.json", "runs/66.json"):
+            assert len(re.findall(f'<p class="note bad"[^\n]*{name}', answer.text)) == (path != "/nowhere"), path
+    for path in ("/runs/66", "/runs/29/record", "/audit?as=html"):
+        assert anna.get(path).status_code == 409, path
+    assert in_advance(anna, number="51").status_code == 409
+    assert httpx.get(f"{page.url}/metrics").status_code == 200
+    for client, code in ((carl, 403), (anna, 200), (anna, 409)):
+        assert client.post("/advance/50/withdraw", data={"token": token(client)}).status_code == code
+    record.unlink()
+    assert "note bad" not in anna.get("/runs").text
+    assert anna.get("/runs/29/record").status_code == 200
+    [act] = acts(page)[len(before) :]
+    assert act.startswith("decision 50 in advance withdrawn on the page, by anna")
 
 
 def test_a_run_lends_its_terms_to_a_decision(page: SitePage) -> None:

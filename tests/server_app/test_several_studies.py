@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
@@ -15,6 +16,7 @@ from edelweiss.client_app.connection import JoinConfig
 from edelweiss.client_app.doctor import examine
 from edelweiss.client_app.errors import RefusedError
 from edelweiss.client_app.policy import Policy, PolicyError
+from edelweiss.client_app.policy.advance import Decision, advance_of, decide_in_advance, next_number, withdraw
 from edelweiss.client_app.policy.records import Records
 from edelweiss.client_app.policy.rules import Budget
 from edelweiss.client_app.privacy.ledger import Ledger
@@ -25,6 +27,7 @@ from edelweiss.config import RunConfig, SiteConfig
 from edelweiss.datasets import Facts
 from edelweiss.federation.fingerprint import fingerprint
 from edelweiss.federation.privacy_account import Query, epsilon, spent
+from tests.client_app.policies import WAITS
 from tests.server_app.sites import SiteGrid, table
 from tests.server_app.studies import Study, changed
 
@@ -53,17 +56,22 @@ class Site:
         self.first = write_patients(folder / "first", range(PATIENTS))
         self.second = other or write_patients(folder / "second", range(100, 100 + PATIENTS), columns=2)
         self.file = folder / "site.toml"
-        self.privacy = privacy
+        self.privacy, self.rules = privacy, list[str]()
         assert self.keys.nodes
-        self.write({"sepsis": ("study", self.first), "falls": ("stranger", self.second)})
+        self.write(self.both)
         node = dict(self.keys.nodes[0])
         node |= {"policy": str(self.file)}
         del node["data-dir"], node["label"]
         self.node: dict[str, Value] = node
 
+    @property
+    def both(self) -> dict[str, tuple[str, Path]]:
+        """The studies with data here: their keys and folders."""
+        return {"sepsis": ("study", self.first), "falls": ("stranger", self.second)}
+
     def write(self, studies: dict[str, tuple[str, Path]]) -> None:
         """Write the settings."""
-        lines = ["[policy]", 'seed = "tests"', 'patient = "pid"']
+        lines = ["[policy]", 'seed = "tests"', 'patient = "pid"', *self.rules]
         if self.privacy:
             lines += ["[privacy]", *(f"{key} = {value}" for key, value in self.privacy.items())]
         for name, (key, data) in studies.items():
@@ -90,12 +98,34 @@ class Site:
                 self.keys.seals(job).seal(question)
             [answer] = grid.send_and_receive([question])
         records: Any = answer.content.config_records
+        if "waiting" in records:
+            return WAITS
         return str(records["error"]["message"]) if "error" in records else from_record(Facts, dict(records["facts"]))
+
+    def decide(self, decision: Decision, by: str, **more: str) -> int:
+        """Decide in advance on the runs that a study signs; empty: whoever signs."""
+        records, until = Records(str(self.node["state-dir"])), time.strftime("%Y-%m-%d")
+        limits = {"until": until, "study-key": self.keys.digits(f"{by}.key") if by else ""}
+        if decision == "approved":
+            limits |= {"algorithm": "codasca", "problem": "auc", "model": "linear", "rounds": "2", "runs": "9"}
+            limits |= {"release": fingerprint()}
+        found = advance_of(limits | more, decision, "anna", next_number(records))
+        assert decide_in_advance(records, found, "here")
+        return found.number
 
 
 @pytest.fixture
 def site(tmp_path: Path) -> Site:
     return Site(tmp_path)
+
+
+@pytest.fixture
+def asking(tmp_path: Path) -> Site:
+    """Return a site whose operator decides on each run."""
+    site = Site(tmp_path)
+    site.rules = ['approve = "ask"']
+    site.write(site.both)
+    return site
 
 
 def facts(said: Facts | str) -> Facts:
@@ -267,3 +297,68 @@ def test_records_of_earlier_releases_are_read(site: Site) -> None:
     file.write_text(json.dumps(said))
     assert records.latest_serial("") == said["serial"]
     assert np.isfinite(said["began"])
+
+
+# ---------------------------------------------------------------------- decisions in advance
+
+
+def test_a_decision_for_one_studys_key_approves_no_run_of_another(asking: Site) -> None:
+    records = Records(str(asking.node["state-dir"]))
+    for own, other in (("study", "stranger"), ("stranger", "study")):
+        number = asking.decide("approved", own, runs="2")
+        assert asking.ask(asking.signed(other)) == WAITS
+        facts(asking.ask(asking.signed(own)))
+        assert asking.ask(asking.signed(other)) == WAITS, "nor after one that it let begin"
+        begun = [run for run in records.runs() if run.advance]
+        assert [(run.study, run.advance) for run in begun][-1] == ({"study": "sepsis"}.get(own, "falls"), number)
+        assert withdraw(records, number, "anna", "here")
+        assert asking.ask(asking.signed(own)) == WAITS
+
+
+def test_a_decision_counts_the_runs_of_its_own_study_only(asking: Site) -> None:
+    for name in ("study", "stranger"):
+        asking.decide("approved", name, runs="1")
+    assert isinstance(asking.ask(asking.signed("study")), Facts)
+    assert isinstance(asking.ask(asking.signed("stranger")), Facts), "the other's one run was left"
+    assert [asking.ask(asking.signed(name)) for name in ("study", "stranger")] == [WAITS] * 2
+
+
+def test_a_refusal_of_one_study_leaves_the_other_alone(asking: Site) -> None:
+    asking.decide("approved", "")
+    asking.decide("refused", "stranger")
+    assert "operator refused" in str(asking.ask(asking.signed("stranger")))
+    facts(asking.ask(asking.signed("study")))
+    asking.rules = []
+    asking.write(asking.both)
+    assert "operator refused" in str(asking.ask(asking.signed("stranger"))), "also where runs do not wait"
+    facts(asking.ask(asking.signed("study")))
+
+
+def test_a_decision_follows_the_key_and_not_the_name_of_a_study(asking: Site) -> None:
+    asking.decide("approved", "study")
+    asking.write({"falls": ("study", asking.first), "sepsis": ("stranger", asking.second)})
+    assert asking.ask(asking.signed("stranger")) == WAITS, "the study that now has the name"
+    facts(asking.ask(asking.signed("study")))
+    asking.write({"falls": ("stranger", asking.second)})
+    assert "no study that has data here" in str(asking.ask(asking.signed("study"))), "a key that the rules have no more"
+    asking.rules += [f"study-keys = {toml_value([str(asking.keys.folder / 'study.key.pub')])}"]
+    asking.write({"falls": ("stranger", asking.second)})
+    asking.node["data-dir"] = str(asking.first)
+    asking.node["label"] = "label"
+    facts(asking.ask(asking.signed("study")))
+    assert asking.ask(asking.signed("stranger")) == WAITS
+
+
+def test_no_borrowed_or_forged_ticket_begins_by_the_other_studys_decision(asking: Site) -> None:
+    asking.decide("approved", "study")
+    own, other = asking.signed("study"), asking.signed("stranger")
+    payloads, signatures = zip(*(job.ticket.split(".") for job in (own, other)), strict=True)
+    for ticket in (f"{payloads[1]}.{signatures[0]}", f"{payloads[0]}.{signatures[1]}", f"{payloads[1]}.", ""):
+        answer = asking.ask(changed(other, ticket=ticket))
+        assert isinstance(answer, str), ticket
+        assert answer != WAITS, "it is refused at once"
+    borrowed = changed(asking.keys.job(local_steps=9), ticket=own.ticket)
+    assert "run-config is not the one" in str(asking.ask(borrowed))
+    assert not [run for run in Records(str(asking.node["state-dir"])).runs() if run.open]
+    facts(asking.ask(own))
+    assert "ticket was used" in str(asking.ask(own)), "nor a second run by the same ticket"
