@@ -1,13 +1,15 @@
 """The tamper-evident audit log of a site: the runs, their messages, what its rules said of them, its operator's acts.
 
-Each line is a JSON object with the SHA-256 of the previous line. A second file, the seal, holds the number of lines and
-the hash of the last. Where runs are signed the head leaves with each answer, signed, and comes back in receipts of all
-sites: then not even who can write both files can rewrite the log unseen. The log has names, shapes, norms, sizes and
-hashes, but no values and no paths.
+Each line is a JSON object with the SHA-256 of the previous line. A second file, the seal, holds the number of lines,
+the hash of the last, and when the file system last saw the log change, which no copy keeps: so a log that was put back
+from a backup is noticed, until an operator has acknowledged that. Where runs are signed the head leaves with each
+answer, signed, and comes back in receipts of all sites: then not even who can write both files can rewrite the log
+unseen. The log has names, shapes, norms, sizes and hashes, but no values and no paths.
 """
 
 from __future__ import annotations
 
+import calendar
 import contextlib
 import fcntl
 import getpass
@@ -36,13 +38,25 @@ if TYPE_CHECKING:
     from edelweiss.problems import Arrays
 
 FILE, SEAL, RECEIPTS = "audit.jsonl", "audit.seal", "receipts"
+RECENT = 60.0  # seconds within which a line was written that its process did not live to seal
 TAIL = 4096  # bytes first read from the end to find the last line
 LONGEST, MOST = 40, 100  # most characters of a name, and most names logged per message
+CLOCK = "%Y-%m-%dT%H:%M:%SZ"
 START = "0" * 64  # in place of a hash in the first line
 
 
 class AuditError(FieldError):
     """The log was altered; ``row`` is the first bad line."""
+
+
+@dataclass(frozen=True)
+class _Seal:
+    """What the seal says of the log."""
+
+    lines: int = 0
+    last: str = START  # the hash of the last line
+    changed: int = 0  # when the file system saw it change, in nanoseconds; 0: written by an earlier release
+    copied: bool = False  # whether that differed once, and nobody has acknowledged it
 
 
 @dataclass(frozen=True)
@@ -88,12 +102,12 @@ class Audit:
         verdict = {"refused": True} if refused else {}
         self._append({**self._head("rule", message), "rules": rules, "decision": decision, "ticket": ticket, **verdict})
 
-    def operator(self, act: str, run: str = "") -> None:
-        """Log an act of the site's operator, with who is logged in on this machine."""
+    def operator(self, act: str, run: str = "", *, of_copy: bool = False) -> None:
+        """Log an act of the site's operator, with who is logged in; ``of_copy``: who says that no line is missing."""
         with contextlib.suppress(KeyError, OSError):
             act = f"{act}, by {getpass.getuser()}"
         line = {"time": _now(), "way": "act", "run": run, "kind": "", "round": 0, "phase": ""}
-        self._append({**line, "act": act})
+        self._append({**line, "act": act}, of_copy=of_copy)
 
     def sent(self, message: Message, content: RecordDict, written: Arrays) -> None:
         """Log a reply before it is sent, with its encoded vectors."""
@@ -139,31 +153,56 @@ class Audit:
             "phase": _short(config.get("phase", "")),
         }
 
-    def _append(self, line: Mapping[str, Any]) -> None:
+    def _append(self, line: Mapping[str, Any], *, of_copy: bool = False) -> None:
         """Append a line and update the seal."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle = os.open(self.folder / FILE, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         with os.fdopen(handle, "r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            count, last = self.head()
-            if (end := _last_line(file)) and end["before"] == last:  # the process was killed before it updated the seal
-                count, last = count + 1, _hash(end["text"])
+            seal = self._sealed()
+            copied = not of_copy and (seal.copied or _is_copied(file, seal))
+            count, last = seal.lines, seal.last
+            end, half = _end(file)
+            if half:
+                file.truncate(file.seek(0, os.SEEK_END) - half)
+            if (_parsed(end) or {}).get("before") == last:  # the process was killed before it updated the seal
+                count, last = count + 1, _hash(end)
             text = json.dumps({**line, "before": last}, separators=(",", ":")).encode()
             file.write(text + b"\n")
             file.flush()
+            changed = os.fstat(file.fileno()).st_ctime_ns
             draft = self.folder / f".{SEAL}"
-            draft.write_text(json.dumps({"lines": count + 1, "last": _hash(text)}), encoding="ascii")
+            said = asdict(_Seal(count + 1, _hash(text), changed, copied))
+            draft.write_text(json.dumps(said), encoding="ascii")
             os.replace(draft, self.folder / SEAL)
 
     def head(self) -> tuple[int, str]:
         """Return the number of lines and the hash of the last, as sealed; AuditError if that cannot be read."""
+        seal = self._sealed()
+        return seal.lines, seal.last
+
+    def _sealed(self) -> _Seal:
         try:
-            seal = read_json(self.folder / SEAL)
-            return int(seal["lines"]), str(seal["last"])
+            said = read_json(self.folder / SEAL)
+            copied = said.get("copied") is True
+            return _Seal(int(said["lines"]), str(said["last"]), int(said.get("changed", 0)), copied)
         except FileNotFoundError:
-            return 0, START
-        except (OSError, ValueError, LookupError, TypeError):
+            return _Seal()
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
             raise AuditError(f"{SEAL} cannot be read, so lines may be missing at the end", key=SEAL) from None
+
+    def copied(self) -> bool:
+        """Whether the log was copied, or put back from a copy, and no operator has said that no line is missing.
+
+        A snapshot of a whole disk is no copy to it: it keeps what the file system says.
+        """
+        try:
+            with opened(self.folder / FILE) as file:
+                fcntl.flock(file, fcntl.LOCK_SH)
+                seal = self._sealed()
+                return seal.copied or _is_copied(file, seal)
+        except (OSError, AuditError):  # as `lines` says
+            return False
 
     # ------------------------------------------------------------------ reading it
 
@@ -257,6 +296,12 @@ def acknowledge(folder: Path, problem: str) -> Path:
     return aside
 
 
+def acknowledge_copy(folder: Path, who: str = "") -> None:
+    """Log that an operator knows of a log that was put back, and says that the site has answered nothing since."""
+    act = "acknowledged that the state folder was copied or put back, and that nothing was answered since the copy"
+    Audit(folder).operator(f"{act} ({who})" if who else act, of_copy=True)
+
+
 def keep_receipts(folder: Path, ticket: Ticket, ticket_hash: bytes, own: str, receipts: Iterable[bytes]) -> None:
     """Store the latest receipts of a run's sites, those that their sites have signed.
 
@@ -339,7 +384,7 @@ def _short(name: object) -> str:
 
 
 def _now() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    return time.strftime(CLOCK, time.gmtime())
 
 
 def _hash(text: bytes) -> str:
@@ -354,8 +399,24 @@ def _parsed(text: bytes) -> dict[str, Any] | None:
     return line if isinstance(line, dict) else None
 
 
-def _last_line(file: BinaryIO) -> dict[str, Any] | None:
-    """Return the last line with its text, after truncating a partial one; None for an empty log."""
+def _is_copied(file: BinaryIO, seal: _Seal) -> bool:
+    """Whether the log has changed since it was sealed, by more than what a process wrote and did not live to seal."""
+    changed = os.fstat(file.fileno()).st_ctime_ns
+    if not seal.changed or changed == seal.changed:
+        return False
+    text, half = _end(file)
+    if half:
+        return False
+    line = _parsed(text) or {}
+    try:
+        at = calendar.timegm(time.strptime(str(line.get("time")), CLOCK))
+    except ValueError:
+        return True
+    return line.get("before") != seal.last or abs(changed / 1e9 - at) > RECENT
+
+
+def _end(file: BinaryIO) -> tuple[bytes, int]:
+    """Return the last whole line, and how many bytes of half a line follow."""
     size, length = file.seek(0, os.SEEK_END), TAIL
     while True:
         file.seek(max(0, size - length))
@@ -363,9 +424,5 @@ def _last_line(file: BinaryIO) -> dict[str, Any] | None:
         if end.count(b"\n", 0, -1) or length >= size:
             break
         length *= 2
-    whole, _, torn = end.rpartition(b"\n")
-    if torn:
-        file.truncate(size - len(torn))
-    text = whole.rpartition(b"\n")[2]
-    line = _parsed(text)
-    return line and {"before": line.get("before"), "text": text}
+    whole, _, half = end.rpartition(b"\n")
+    return whole.rpartition(b"\n")[2], len(half)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from flwr.app import ConfigRecord
 
 from edelweiss.client_app.connection import read_certificate, read_certificates, read_key, root_problem
+from edelweiss.client_app.doubts import doubts
 from edelweiss.client_app.fleet import (
     ENDED,
     INVALID_BUNDLE,
@@ -293,6 +294,8 @@ def join(config: JoinConfig) -> int:
         if config.state_dir:
             stack.enter_context(alone_in(folder := Path(config.state_dir).expanduser()))
             begin_on_whole_log(folder)
+            for doubt in doubts(config):
+                log.error("no run begins: %s", doubt)
         if config.health:
             stack.callback(answer_health_checks(config.health).stop, None)
         site = Joined(config)

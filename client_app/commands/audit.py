@@ -47,13 +47,14 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add(
         "--acknowledge",
         action="store_true",
-        help="put a damaged log aside and begin a new one, which says so; until then the site begins no run",
+        help="put a damaged log aside and begin a new one, which says so; or, of a state folder that was put back from "
+        "a copy, say that nothing was answered since. Until then the site begins no run",
     )
 
 
 def run(options: argparse.Namespace) -> int:
     """Verify and print the log, or verify a signed page; return 1 for an altered one."""
-    from edelweiss.client_app.audit import AuditError, acknowledge
+    from edelweiss.client_app.audit import Audit, AuditError, acknowledge, acknowledge_copy
     from edelweiss.common import ConfigError
     from edelweiss.common.files import reason
 
@@ -80,6 +81,11 @@ def run(options: argparse.Namespace) -> int:
     except (LookupError, TypeError, ValueError, AttributeError):
         print(f"error: the audit log was altered: line {len(hashes)} was not written by a site", file=sys.stderr)
         return 1
+    copied = Audit(folder).copied()
+    if options.acknowledge and copied:
+        acknowledge_copy(folder)
+        print("the log says that this folder was put back, and that nothing was answered since the copy")
+        return 0
     if options.acknowledge:
         print("there is nothing to acknowledge: the log is unaltered")
         return 0
@@ -97,6 +103,8 @@ def run(options: argparse.Namespace) -> int:
     if not hashes:
         print(f"no audit log in {options.state_dir}: no message was received")
         return 0
+    if copied:
+        print("this is a copy, or was put back from one: later lines may be missing")
     print(f"{len(hashes)} lines, unaltered. Keep the hash of the last one elsewhere: {hashes[-1]}")
     return 0
 

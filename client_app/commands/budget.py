@@ -38,7 +38,8 @@ def run(options: argparse.Namespace) -> int:
         ledger = Ledger(records.folder, records.secret, budget)
         if options.accept:
             ledger.accept()
-            Audit(records.state).operator("accepted the privacy ledger of a folder that was moved or restored")
+            act = "accepted the privacy ledger of a folder that was moved or restored"
+            Audit(records.state).operator(act, of_copy=True)
         for part, name, answers, epsilon in ledger.runs():
             print(f"run {name}: answers about {part} patients: {answers}, by themselves ε = {epsilon:.3g}")
     print(spent_in_words(records, budget))

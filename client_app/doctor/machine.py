@@ -10,6 +10,7 @@ from pathlib import Path
 
 from edelweiss.client_app.connection import JoinConfig, root_problem
 from edelweiss.client_app.doctor import Finding
+from edelweiss.client_app.doubts import copy_doubt
 from edelweiss.common import ConfigError
 
 LITTLE = 2e9  # bytes of disk or memory below which there is a warning
@@ -35,6 +36,8 @@ def examine_state(config: JoinConfig) -> Iterator[Finding]:
         text = f"{folder} cannot be written ({error.strerror}): it must belong to user {os.getuid()}"
         yield Finding("error", "state", text)
         return
+    if doubt := copy_doubt(folder):
+        yield Finding("error", "state", doubt)
     free = shutil.disk_usage(folder).free
     yield _room("state", free, f"{folder} can be written", "make room, or name another folder")
     if Path("/dev/shm").is_dir():

@@ -12,10 +12,8 @@ if TYPE_CHECKING:
 
 def examine_privacy(config: JoinConfig) -> Finding:
     """Read the ledger, if there is a budget; without one, say what the coordinator can do."""
-    from edelweiss.client_app.errors import RefusedError
+    from edelweiss.client_app.doubts import ledger_says
     from edelweiss.client_app.policy import TRUST, Policy
-    from edelweiss.client_app.policy.records import Records
-    from edelweiss.client_app.privacy.ledger import LedgerError, spent_in_words
     from edelweiss.common import ConfigError
 
     try:
@@ -28,11 +26,9 @@ def examine_privacy(config: JoinConfig) -> Finding:
         return Finding(
             "error", "privacy", "state-dir is missing: with a privacy budget, what was spent is written there"
         )
-    shared = config.partition_id >= 0
-    try:
-        text = spent_in_words(Records(config.state_dir, config.site if shared else ""), policy.budget)
-    except (LedgerError, RefusedError) as error:
-        return Finding("error", "privacy", str(error))
+    text, doubt = ledger_says(config)
+    if doubt:
+        return Finding("error", "privacy", doubt)
     if not policy.budget.witness:
         text += "; a whole disk put back from a snapshot, or a state-dir from before the first answer, would not be "
         text += "noticed: see witness in your rules"

@@ -15,14 +15,16 @@ from urllib.parse import quote
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 
-from edelweiss.client_app.audit import Audit, acknowledge
+from edelweiss.client_app.audit import SEAL, Audit, acknowledge, acknowledge_copy
 from edelweiss.client_app.audit_page import audit_page
 from edelweiss.client_app.commands.audit import COLUMNS, Rows, write_csv
 from edelweiss.client_app.connection import read_key
+from edelweiss.client_app.doubts import copy_doubt, ledger_says
 from edelweiss.client_app.page.advance import InAdvance
 from edelweiss.client_app.page.beside import accounts_in, connection_in
 from edelweiss.client_app.page.seen import Log, Runs
 from edelweiss.client_app.policy.records import Records, RunRecord
+from edelweiss.client_app.privacy.ledger import FILE
 from edelweiss.common import ConfigError
 from edelweiss.common.files import TEXT, read_file, reason
 from edelweiss.federation.fingerprint import release
@@ -49,10 +51,19 @@ class Site:
         self.runs = Runs(self.records)
         self.advance = InAdvance(config, self.records, self.runs)
         self._findings: list[tuple[str, str, str]] = []
+        self._ledger: tuple[tuple[object, ...], tuple[str, str]] | None = None
         self._examined = 0.0
         self._examining = threading.Lock()
 
     # ------------------------------------------------------------------ state
+
+    def ledger(self) -> tuple[str, str]:
+        """Return what `ledger_says`, read again when something has changed: with many answers that takes a while."""
+        files = (Path(self.config.policy), self.state / SEAL, self.records.folder / FILE)
+        stamp = tuple(file.exists() and (file.stat().st_ctime_ns, file.stat().st_size) for file in files)
+        if self._ledger is None or self._ledger[0] != stamp:
+            self._ledger = stamp, ledger_says(self.config)
+        return self._ledger[1]
 
     def show_state(self, request: Request) -> Response:
         """Return the first page."""
@@ -259,11 +270,14 @@ class Site:
         return HTMLResponse(page, headers={"content-disposition": f'attachment; filename="{name}"'})
 
     def acknowledge(self, request: Request, form: Form) -> Response:
-        """Put a damaged log aside."""
-        problem = self.log.fresh().problem
-        if not problem:
+        """Put a damaged log aside, or note that somebody knows of a folder that was put back."""
+        problem, who = self.log.fresh().problem, f"{request.state.account.name}, on the page"
+        if problem:
+            acknowledge(self.state, f"{problem} ({who})")
+        elif copy_doubt(self.state):
+            acknowledge_copy(self.state, who)
+        else:
             raise PageError(409, "Nothing to acknowledge", "The log is unaltered, or somebody has acknowledged it.")
-        acknowledge(self.state, f"{problem} ({request.state.account.name}, on the page)")
         return RedirectResponse("/audit", 303)
 
     # ------------------------------------------------------------------ for machines
@@ -305,7 +319,10 @@ def page_of(config: JoinConfig) -> Page:
     site = Site(config)
 
     def common() -> dict[str, object]:
-        return {"broken": site.log.fresh().problem, "spoilt": site.spoilt(), "when": _when}
+        broken, (spent, doubt) = site.log.fresh().problem, site.ledger()
+        copied = "" if broken else copy_doubt(site.state)
+        doubts = {"broken": broken, "copied": copied, "ledger": doubt, "spoilt": site.spoilt()}
+        return {**doubts, "spent": spent, "when": _when}
 
     return Page(
         title=config.name or "This site",

@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from edelweiss.client_app.audit import AuditError, require_whole
+from edelweiss.client_app.doubts import copy_doubt
 from edelweiss.client_app.errors import AwaitsApprovalError, RefusedError
 from edelweiss.client_app.policy.advance import Terms, decision_for
 from edelweiss.client_app.policy.preview import preview
@@ -179,9 +180,11 @@ def _require_same(record: RunRecord | None, earlier: RunRecord | None, new: RunR
 
 
 def _require_log(site: OpenSite) -> None:
-    """Check that the audit log is whole: no run begins on a broken one."""
+    """Check that the audit log is whole and was not put back from a copy: otherwise no run begins."""
     if not site.node.state_dir:
         return
+    if doubt := copy_doubt(site.records.state):
+        raise RefusedError(doubt, "its state was put back from a copy: its operator has to acknowledge that")
     try:
         require_whole(site.records.state)
     except AuditError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,10 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edelweiss.client_app.audit import FILE, LONGEST, MOST, SEAL, Audit, AuditError, Verified, arrays_of
+from edelweiss.client_app.audit import FILE, LONGEST, MOST, SEAL, TAIL, Audit, AuditError, Verified, arrays_of
 from edelweiss.client_app.cli import main
 from edelweiss.client_app.connection import JoinConfig
+from edelweiss.client_app.doctor.machine import examine_state
 from edelweiss.client_app.join import described, join
 from edelweiss.common import ConfigError
 from edelweiss.datasets import Facts
@@ -397,6 +399,74 @@ def test_no_run_begins_on_a_broken_log_until_somebody_acknowledges_it(
     capsys.readouterr()
     assert main(["audit", "--state-dir", str(hospital.state), "--acknowledge"]) == 0
     assert said.lines(capsys.readouterr().out, "nothing to acknowledge")
+
+
+def put_back(state: Path, copy: Path) -> None:
+    """Put a copy of a state folder back as a backup does: times of contents and all."""
+    shutil.rmtree(state)
+    shutil.copytree(copy, state)
+
+
+def test_no_run_begins_in_a_folder_that_was_put_back_until_somebody_acknowledges_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Though the log of the copy is whole, and whatever is added to it meanwhile."""
+    hospital = Hospital(tmp_path, *table(60, seed=0))
+    state, command = hospital.state, ["audit", "--state-dir", str(hospital.state)]
+    assert isinstance(hospital.described(), Facts)
+    shutil.copytree(state, tmp_path / "copy")
+    assert isinstance(hospital.described(), Facts)
+    assert not Audit(state).copied()
+    put_back(state, tmp_path / "copy")
+    config = JoinConfig.read(str(hospital.node["policy"]), {"state-dir": str(state), "insecure": True})
+    for _ in range(2):  # the refusal is a line, too
+        refused = hospital.described()
+        assert isinstance(refused, str)
+        assert "put back" in refused
+        assert str(tmp_path) not in refused
+        assert [each.level for each in examine_state(config) if each.about == "state"] == ["error", "ok"]
+    assert main(command) == 0, "the log itself is unaltered"
+    assert said.lines(capsys.readouterr().out, "later lines may be missing")
+    assert main([*command, "--acknowledge"]) == 0
+    assert "acknowledged that the state folder" in lines_of(state, "act")[-1]["act"]
+    assert isinstance(hospital.described(), Facts)
+    capsys.readouterr()
+    assert main([*command, "--acknowledge"]) == 0
+    assert said.lines(capsys.readouterr().out, "nothing to acknowledge")
+
+
+@pytest.mark.parametrize("moment", ["before the seal", "within a line"])
+def test_a_process_that_was_killed_is_not_taken_for_a_copy(tmp_path: Path, moment: str) -> None:
+    log = Audit(tmp_path)
+    for act in ("a", "b" * 2 * TAIL):
+        log.operator(act)
+    seal = (tmp_path / SEAL).read_bytes()
+    if moment == "before the seal":
+        log.operator("c" * 2 * TAIL)
+        (tmp_path / SEAL).write_bytes(seal)
+    else:
+        with (tmp_path / FILE).open("ab") as file:
+            file.write(b'{"time"')
+    assert not log.copied()
+    log.operator("d")
+    assert not log.copied()
+    assert len([*log.lines()]) == (4 if moment == "before the seal" else 3)
+
+
+def test_a_log_of_an_earlier_release_is_no_copy(tmp_path: Path) -> None:
+    """Its seal does not say when the log changed; from the next line on it does."""
+    log = Audit(tmp_path / "state")
+    log.operator("a")
+    seal = json.loads((tmp_path / "state" / SEAL).read_text())
+    (tmp_path / "state" / SEAL).write_text(json.dumps({key: seal[key] for key in ("lines", "last")}))
+    shutil.copytree(tmp_path / "state", tmp_path / "copy")
+    put_back(tmp_path / "state", tmp_path / "copy")
+    assert not log.copied()
+    log.operator("b")
+    shutil.rmtree(tmp_path / "copy")
+    shutil.copytree(tmp_path / "state", tmp_path / "copy")
+    put_back(tmp_path / "state", tmp_path / "copy")
+    assert log.copied()
 
 
 def test_it_can_be_read_in_a_pipe_a_spreadsheet_and_a_browser(

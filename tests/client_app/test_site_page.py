@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -17,7 +18,10 @@ from edelweiss.client_app.cli import main
 from edelweiss.client_app.connection import JoinConfig
 from edelweiss.client_app.page.beside import page_beside
 from edelweiss.client_app.policy.advance import advances
+from edelweiss.client_app.policy.rules import Budget
+from edelweiss.client_app.privacy.ledger import Ledger
 from edelweiss.common import ConfigError
+from tests.client_app.ledgers import COST
 from tests.client_app.site_pages import HOSTILE, TERMS, SitePage, site_page, token
 
 pytestmark = pytest.mark.slow
@@ -247,6 +251,36 @@ def test_a_broken_chain_is_said_until_somebody_acknowledges_it(tmp_path: Path) -
         assert "was altered" not in client.get("/").text
         assert "anna" in acts(page)[0]
         assert list(page.state.glob("audit-1.jsonl"))
+
+
+def test_a_folder_that_was_put_back_is_said_until_somebody_who_may_decide_acknowledges_it(tmp_path: Path) -> None:
+    """With a privacy ledger, which nobody accepts on a page."""
+    with site_page(tmp_path) as page:
+        with (tmp_path / "site.toml").open("a") as rules:
+            rules.write("[privacy]\nepsilon = 20.0\ndelta = 1e-5\n")
+        client, budget = page.login(), Budget.model_validate({"epsilon": 20.0, "delta": 1e-5})
+        ledger = Ledger(page.records.folder, page.records.secret, budget, "split")
+        ledger.charge([b"1"], COST)
+        assert "is spent on patients trained on" in client.get("/").text
+        assert 'role="alert"' not in client.get("/").text
+        for name in ("audit.jsonl", "policy/ledger.jsonl"):
+            shutil.copy2(page.state / name, tmp_path / "copy")
+            (page.state / name).unlink()
+            shutil.copy2(tmp_path / "copy", page.state / name)
+        for path in ("/", "/runs", "/audit"):
+            assert "No run begins:" in client.get(path).text
+            assert "Nothing is answered:" in client.get(path).text
+        looks = page.login("carl")
+        assert looks.post("/audit/acknowledge", data={"token": token(looks)}).status_code == 403
+        assert client.post("/audit/acknowledge", data={"token": token(client)}).status_code == 200
+        assert "anna, on the page" in acts(page)[-1]
+        assert client.post("/audit/acknowledge", data={"token": token(client)}).status_code == 409
+        text = client.get("/").text
+        assert "No run begins:" not in text
+        assert "Nothing is answered:" in text
+        words = ["budget", "--state-dir", str(page.state), "--policy", str(tmp_path / "site.toml"), "--accept"]
+        assert main(words) == 0
+        assert 'role="alert"' not in client.get("/").text
 
 
 def test_a_page_needs_a_state_folder_and_a_loopback_address(tmp_path: Path) -> None:

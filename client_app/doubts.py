@@ -1,0 +1,53 @@
+"""What a site's operator has to settle before a run begins: its state folder was put back, or cannot be trusted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from edelweiss.client_app.connection import JoinConfig
+
+COPIED = (
+    "the state folder was copied or put back from a copy, so runs, answers and decisions may be missing in it: put the "
+    "latest back. If nothing was answered since the copy, say so: edelweiss-site audit --acknowledge"
+)
+
+
+def copy_doubt(state: Path) -> str:
+    """Return that a state folder was put back from a copy, as its audit log shows; empty if it was not."""
+    from edelweiss.client_app.audit import Audit
+
+    return COPIED if Audit(state).copied() else ""
+
+
+def ledger_says(config: JoinConfig) -> tuple[str, str]:
+    """Return what a site has spent of its privacy budget, and why its ledger cannot be trusted; either is empty.
+
+    Both are, where there is no budget, or the rules cannot be read.
+    """
+    from edelweiss.client_app.errors import RefusedError
+    from edelweiss.client_app.policy import Policy
+    from edelweiss.client_app.policy.records import Records
+    from edelweiss.client_app.privacy.ledger import spent_in_words
+    from edelweiss.common import ConfigError
+
+    try:
+        budget = Policy.read(config.policy).budget
+    except ConfigError:  # said elsewhere
+        return "", ""
+    if not budget or not config.state_dir:
+        return "", ""
+    shared = config.partition_id >= 0
+    try:
+        return spent_in_words(Records(config.state_dir, config.site if shared else ""), budget), ""
+    except (ConfigError, RefusedError) as error:
+        return "", str(error)
+
+
+def doubts(config: JoinConfig) -> Iterator[str]:
+    """Yield them, each with the way out."""
+    if config.state_dir:
+        yield from filter(None, (copy_doubt(Path(config.state_dir).expanduser()), ledger_says(config)[1]))
