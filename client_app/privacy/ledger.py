@@ -114,7 +114,7 @@ class Ledger:
         self.budget, self._split = budget, split
         self._site = derived(secret, "ledger").hex()
         self.folder, self._file = folder, folder / FILE
-        self._seal = Path(budget.witness or folder.parent) / f"{folder.name}-{SEAL}"
+        self._seal = seal_of(folder, budget)
         self._name = f"{folder.name}/{FILE}"
         self._known: _Read | None = None
         self._depth, self._thread = 0, threading.RLock()
@@ -361,6 +361,11 @@ class Ledger:
             raise RefusedError(f"the seal of its privacy ledger cannot be written: {reason(error)}") from None
 
 
+def seal_of(folder: Path, budget: Budget) -> Path:
+    """Return where the seal of the ledger in a folder of records lies."""
+    return Path(budget.witness or folder.parent) / f"{folder.name}-{SEAL}"
+
+
 def _in_words(budget: Budget, training: float, held_out: float, joint: bool) -> str:
     if joint:
         return f"ε = {training:.3g} of {budget.epsilon:g} is spent on patients of all studies, at δ = {budget.delta:g}"
@@ -377,5 +382,10 @@ def spent_in_words(records: Records, budget: Budget) -> str:
         If the ledger cannot be trusted.
     """
     if not records.has_secret:
+        if (seal := seal_of(records.folder, budget)).exists():
+            raise LedgerError(
+                f"the state folder has neither a ledger nor the site's secret, and {seal} is of answers that were "
+                "given: restore the folder; without it no more is answered about these patients"
+            )
         return _in_words(budget, 0.0, 0.0, budget.joint)
     return Ledger(records.folder, records.secret, budget).in_words()

@@ -22,6 +22,7 @@ from torch import nn
 
 from edelweiss.client_app.cli import main
 from edelweiss.client_app.errors import RefusedError
+from edelweiss.client_app.policy.records import Records
 from edelweiss.client_app.policy.rules import Budget
 from edelweiss.client_app.privacy.ledger import FILE, Ledger, LedgerError
 from edelweiss.client_app.privacy.randomness import digest_of, with_statistics
@@ -232,6 +233,22 @@ def test_a_whole_disk_put_back_is_noticed_by_a_witness_elsewhere(tmp_path: Path)
     file.write_bytes(text)
     with pytest.raises(LedgerError, match="fewer lines"):
         ledger(tmp_path, witness=witness).charge([b"3"], COST)
+
+
+def test_an_empty_state_folder_is_noticed_by_a_witness_elsewhere(tmp_path: Path) -> None:
+    budget = {"epsilon": 20.0, "delta": 1e-5, "witness": str(tmp_path / "elsewhere")}
+    rules = site_toml(tmp_path, privacy=budget)
+    state = tmp_path / "state"
+    command = ["budget", "--state-dir", str(state), "--policy", rules]
+    state.mkdir()
+    assert main(command) == 0
+    records = Records(str(state))
+    Ledger(records.folder, records.secret, Budget.model_validate(budget), "split").charge([b"1"], COST)
+    assert main(command) == 0
+    shutil.rmtree(state)
+    state.mkdir()
+    assert main(command) == 2
+    assert main([*command, "--accept"]) == 0
 
 
 def test_another_sites_ledger_and_another_split_are_refused(tmp_path: Path) -> None:
