@@ -89,6 +89,7 @@ def with_resumed(flat: Mapping[str, Value]) -> dict[str, Value]:
     if not (began := _read_file(file)):
         text = "it is empty: bring back what the run wrote, or start the run anew"
         raise ConfigError("run-config", [f"resume = {shown(named)}: {shorter(file)}: {text}"])
+    began.pop("started-by", None)  # another person may let it go on
     return {**began, **flat}
 
 

@@ -27,7 +27,7 @@ class NotebookProgress(Progress):
         self._line = text
         self._update()
 
-    def warn(self, text: str) -> None:
+    def _show_warning(self, text: str) -> None:
         """Show a line that stays."""
         self._warnings.append(text)
         self._update()

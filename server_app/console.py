@@ -14,7 +14,7 @@ from rich.text import Text
 from edelweiss.problems.metrics import HEADLINE, METRICS, TIES, format_named, shown, split
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from edelweiss.server_app.recorder import Record
 
@@ -38,6 +38,7 @@ class Progress:
         self.console = Console(quiet=quiet, highlight=False, soft_wrap=True)
         if not self.console.is_terminal:
             self.console.width = 110
+        self.keep: Callable[[str], None] | None = None  # what keeps warnings, `run_notes.RunWarnings`
 
     @cached_property
     def _bar(self) -> Bar:
@@ -61,7 +62,12 @@ class Progress:
             self.console.print(what, style=style or None)
 
     def warn(self, text: str) -> None:
-        """Print a warning."""
+        """Print a warning, and keep it if there is a place for that."""
+        if self.keep:
+            self.keep(text)
+        self._show_warning(text)
+
+    def _show_warning(self, text: str) -> None:
         self.say(f"warning: {text}", "yellow")
 
     def round(self, record: Record, rounds: int) -> None:

@@ -44,6 +44,7 @@ from edelweiss.server_app.model_file import ModelFile
 from edelweiss.server_app.preflight import LoadedModels, check
 from edelweiss.server_app.recorder import Recorder
 from edelweiss.server_app.run_folder import RunFolder
+from edelweiss.server_app.run_notes import RunWarnings, login
 from edelweiss.server_app.run_state import RunState
 from edelweiss.server_app.secure import ask_all, summed
 from edelweiss.server_app.site_status import SiteStatus
@@ -118,6 +119,7 @@ def _coordinate(
     run = getattr(grid, "run", None)  # Flower's; the local engine has none
     number = run.run_id if run else 0
     folder = RunFolder.again(config, number) if config.resume else RunFolder.new(config, record, number)
+    progress.keep = RunWarnings(folder.path).keep
     recorder = Recorder(config, progress, folder.path, Tracking(config, folder.path, progress.warn))
     state = RunState(folder, recorder, grid)
     if config.resume:
@@ -128,6 +130,7 @@ def _coordinate(
             recorder.tracking.close()
             folder.close()
             raise
+        folder.note_act("resumed", config.started_by or ("" if number else login()))
     try:
         arrays, sizes = _play(config, loaded, grid, recorder, state, seals, started)
         recorder.close()
@@ -138,6 +141,8 @@ def _coordinate(
             recorder.close()
             state.write()
             folder.note(how_ended(error), reason=str(error) or "it was interrupted")
+            if isinstance(error, KeyboardInterrupt) and not number:  # who pressed Ctrl-C, at this machine
+                folder.note_act("stopped", login())
         leave_report(config, recorder, write_report)
         progress.say(f"{how_ended(error)}; results so far are in {recorder.folder}", "red")
         if how_ended(error) == "stopped":

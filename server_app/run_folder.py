@@ -23,9 +23,12 @@ from edelweiss.federation import RunError
 from edelweiss.federation.fingerprint import fingerprint
 from edelweiss.models.storage import atomic_writer
 from edelweiss.problems import PROBLEMS
+from edelweiss.server_app.run_notes import ACTS, WARNINGS, note_act, read_notes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+    from edelweiss.server_app.run_notes import Act
 
 WRITTEN = {".json", ".jsonl", ".toml", ".safetensors", ".tar", ".draft", ".html", ".md", ".png", ".pdf"}
 """What the names of the files in a run folder end with."""
@@ -132,6 +135,13 @@ class RunFolder:
             text = f"resume = {shown(config.resume)}: it cannot be opened ({reason(error)})"
             raise RunError(text, key="resume", value=config.resume) from None
 
+    def note_act(self, act: Act, by: str) -> None:
+        """Note who resumed or stopped the run, but no stop after a stop: the page has noted whose it is."""
+        if act == "stopped" and any(last.get("act") == act for last in read_notes(self.path / ACTS)[-1:]):
+            return
+        with suppress(OSError):  # it is not worth a run
+            note_act(self.path, act, by)
+
     def note(self, status: str, **more: object) -> None:
         """Write the run's status.
 
@@ -228,6 +238,7 @@ def _new_folder(root: Path, config: RunConfig) -> Path:
 def _give_way(folder: Path, config: RunConfig) -> None:
     """Remove the folder of a run with the same name if it stopped before training; otherwise raise ConfigError."""
     status, untrained = mark_lost(folder).get("status"), {"config.toml", "status.json", "about.json", "sites.json"}
+    untrained |= {WARNINGS, ACTS}
     if status in ENDED_EARLY and {each.name for each in folder.iterdir()} <= untrained:
         for name in untrained:
             (folder / name).unlink(missing_ok=True)

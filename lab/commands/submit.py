@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import getpass
 import re
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +15,7 @@ from edelweiss.common.numbers import number
 from edelweiss.common.scratch import Scratch
 from edelweiss.lab.commands import takes_run_config
 from edelweiss.server_app.control import CERTIFICATE, KEY
+from edelweiss.server_app.run_notes import login, note_act
 
 if TYPE_CHECKING:
     import argparse
@@ -73,14 +74,6 @@ def unsafe(options: argparse.Namespace) -> list[str]:
     return [f"--superlink {options.superlink}: add --root-certificates ca.crt, or --insecure on one machine"]
 
 
-def login() -> str:
-    """Return the name of the account that this process runs under; empty if it has none."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError, ImportError):
-        return ""
-
-
 def _ticket(options: argparse.Namespace, run_config: Mapping[str, Value]) -> str:
     """Sign the run.
 
@@ -114,6 +107,14 @@ class Connection:
         return to_toml({"superlink.default": "own"} | {f"superlink.own.{key}": value for key, value in own.items()})
 
 
+def note_stop(log: str) -> None:
+    """Note in the run's folder, if it is on this machine, that this person has stopped the run."""
+    folder = Path((RESULTS.findall(log) or ["/dev/null"])[-1])
+    with suppress(OSError):
+        if (folder / "config.toml").is_file():
+            note_act(folder, "stopped", login())
+
+
 def _absolute(file: str) -> str:
     return str(Path(file).expanduser().absolute())
 
@@ -130,7 +131,17 @@ def run_at(connection: Connection, run_config: Mapping[str, Value]) -> int:
         def stop(run: str) -> None:
             subprocess.run([FLOWER, "stop", run], env=environment, stdout=subprocess.DEVNULL)
 
-        outcome = submit(home, environment, run_config, show=lambda line: print(line, end="", flush=True), stop=stop)
+        said: list[str] = []
+
+        def show(line: str) -> None:
+            said.append(line)
+            print(line, end="", flush=True)
+
+        try:
+            outcome = submit(home, environment, run_config, show=show, stop=stop)
+        except KeyboardInterrupt:
+            note_stop("".join(said))
+            raise
     if found := RESULTS.findall(outcome.log):
         here = "" if Path(found[-1]).is_dir() else ", on the machine of the ServerApp (docker compose cp serverapp:...)"
         print(f"results: {found[-1]}{here}")

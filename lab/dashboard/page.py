@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import signal
 import socket
@@ -23,11 +24,15 @@ from edelweiss.lab.dashboard.runs import Shown, all_runs
 from edelweiss.lab.dashboard.starts import Starts
 from edelweiss.lab.dashboard.superlink import SuperLink
 from edelweiss.server_app.run_folder import folder_name
+from edelweiss.server_app.run_notes import note_act
 from edelweiss.web import Accounts, Page, PageError, act, public, render, view
+
+log = logging.getLogger("edelweiss")
 
 ROLES = ("look", "run")
 EVERY, STREAM = 2.0, 60.0  # seconds between looks at what is live, and until a browser has to show its session again
 REPORT = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; sandbox"
+MOST = 20  # warnings of a run that are shown, the newest
 NUMBERS = ("rounds", "sites")  # fields of the form that are numbers
 FIELDS = ("run-name", "algorithm", "problem", "model", "dataset", *NUMBERS)
 
@@ -109,14 +114,14 @@ class Dashboard:
         return lambda: {"runs": text(runs=all_runs(self.root), starts=self.starts.pending(), root=self.root)}
 
     def _run(self, request: Request, folder: Path) -> Parts:
-        names = ("actions", "status", "progress", "curves", "run-sites")
+        names = ("actions", "status", "progress", "curves", "run-sites", "notes")
         texts = {name: rendering(request, f"{name}.html") for name in names}
 
         def parts() -> dict[str, str]:
             run = Shown.read(folder)
             nodes = self.superlink.nodes()[0] if self.superlink else []
             sites = run.sites({each["node"]: each["name"] for each in nodes})
-            values = {"run": run, "sites": sites, "missing": run.missing(sites, nodes)}
+            values = {"run": run, "sites": sites, "missing": run.missing(sites, nodes), "most": MOST}
             return {name: text(**values) for name, text in texts.items()}
 
         return parts
@@ -216,18 +221,19 @@ class Dashboard:
         if wanted == "stop":
             if run.status != "running":
                 raise PageError(409, "It has ended", f"The run is {run.status} since {run.since}.")
-            self._stop(run)
+            self._stop(run, request.state.account.name)
         elif wanted == "resume":
             if not run.resumable or self.starts.starting(run.name):
                 raise PageError(409, "Nothing to resume", f"The run is {run.status} since {run.since}.")
             folder = f"{self.there}/{run.name}" if self.there else str(run.folder.resolve())
-            self._launch(run.name, request.state.account.name, {"resume": folder})
+            by = request.state.account.name
+            self._launch(run.name, by, {"resume": folder, "started-by": by})
         else:
             raise PageError(400, "Not possible", "A run can be stopped or resumed.")
         return RedirectResponse(f"/runs/{run.name}", 303)
 
-    def _stop(self, run: Shown) -> None:
-        """Stop a run at its SuperLink, or by its process on this machine.
+    def _stop(self, run: Shown, by: str) -> None:
+        """Stop a run at its SuperLink, or by its process on this machine; its record says who did.
 
         Raises
         ------
@@ -238,13 +244,16 @@ class Dashboard:
         if self.superlink and number.isdecimal():
             try:
                 self.superlink.stop(int(number))
+                _note_stop(run, by)
                 return
             except Exception as error:  # of httpx, ssl or flwr: also where it is another SuperLink's run
                 said = f"The SuperLink at {self.superlink.connection.address} did not stop it: {error}. "
         if host != socket.gethostname():
             raise PageError(409, "Not stopped", f"{said}It runs on {host}: stop it there.")
         try:
-            os.kill(int(run.state["process"]), signal.SIGINT)
+            os.kill(process := int(run.state["process"]), 0)
+            _note_stop(run, by)  # before the run notes who has stopped it
+            os.kill(process, signal.SIGINT)
         except ProcessLookupError:
             raise PageError(409, "It has ended", f"{said}Its process is gone: the run has ended or is lost.") from None
         except (OSError, LookupError, ValueError) as error:
@@ -255,6 +264,13 @@ class Dashboard:
             self.starts.start(name, by, self.submitting, keys)
         except OSError as error:
             raise PageError(500, "Not started", f"{self.root}: {reason(error)}") from None
+
+
+def _note_stop(run: Shown, by: str) -> None:
+    try:
+        note_act(run.folder, "stopped", by)
+    except OSError as error:  # a folder that the page may only read: the run is stopped all the same
+        log.warning("%s was stopped by %s, which its record does not say: %s", run.name, by, reason(error))
 
 
 def rendering(request: Request, template: str) -> Callable[..., str]:

@@ -14,6 +14,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
+from edelweiss.common import printable
 from edelweiss.common.files import read_json, read_toml
 from edelweiss.config import flatten
 from edelweiss.federation.fingerprint import fingerprint
@@ -21,6 +22,7 @@ from edelweiss.problems.metrics import HEADLINE, METRICS
 from edelweiss.server_app import about, site_status
 from edelweiss.server_app.console import volume
 from edelweiss.server_app.run_folder import ENDED_EARLY, mark_lost
+from edelweiss.server_app.run_notes import ACTS, LONGEST, WARNINGS, read_notes
 
 TONES = {"complete": "good", "running": "", "stopped": "warn", "failed": "bad", "lost": "bad"}
 SITE_TONES = {
@@ -98,13 +100,26 @@ class Shown:
         return str(self.state.get("reason", ""))
 
     @property
-    def warnings(self) -> list[str]:
-        """What looks wrong with its data, and at its end with its training."""
+    def warnings(self) -> list[tuple[str, str]]:
+        """What looks wrong with data and training, the newest first: when it was said, if known, and the text."""
+        kept = [(str(each.get("text", "")), clock(each["at"])) for each in _notes(self.folder / WARNINGS)]
         try:
             data = read_json(self.folder / about.FILE).get("data-warnings", [])
         except (OSError, ValueError, AttributeError):
             data = []
-        return [str(each) for each in (*data, *self.state.get("warnings", []))]
+        texts = {text for text, _ in kept}  # of a release before this one there are none
+        first = [
+            (text, "")
+            for each in (*data, *self.state.get("warnings", []))
+            if (text := printable(str(each), LONGEST)) not in texts
+        ]
+        return [(at, text) for text, at in [*reversed(kept), *reversed(first)]]
+
+    @property
+    def acts(self) -> list[tuple[str, str, str]]:
+        """When somebody resumed or stopped it, which of the two, and who; the newest first."""
+        found = [(clock(each["at"]), str(each.get("act")), str(each.get("by"))) for each in _notes(self.folder / ACTS)]
+        return found[::-1]
 
     @property
     def resumable(self) -> bool:
@@ -307,6 +322,11 @@ def _lines(file: Path, changed: int, size: int) -> int:
     return file.read_bytes().count(b"\n")
 
 
+@lru_cache(maxsize=KEPT)
+def _noted(file: Path, changed: int, size: int) -> list[dict[str, Any]]:
+    return read_notes(file)
+
+
 @lru_cache(maxsize=MOST_RUNS)
 def _keys(file: Path, changed: int) -> dict[str, Any]:
     return dict(flatten(read_toml(file)))
@@ -329,14 +349,28 @@ def by_node(folder: Path) -> dict[str, dict[str, Any]]:
     return {node: each | {"state": ""} for node, each in sites.items()} if old else sites
 
 
-def ago(moment: object, now: float) -> str:
-    """Say how long ago a moment was."""
-    if not isinstance(moment, int | float):
+def _notes(file: Path) -> list[dict[str, Any]]:
+    try:
+        found = file.stat()
+        return _noted(file, found.st_mtime_ns, found.st_size)
+    except OSError:
+        return []
+
+
+def clock(at: float) -> str:
+    """Return a time in seconds since 1970 in words; empty if it is none."""
+    try:
+        return f"{datetime.fromtimestamp(at):%Y-%m-%d %H:%M:%S}"
+    except (ValueError, OverflowError, OSError):
         return ""
-    seconds = max(0.0, now - moment)
-    if seconds < 100:
-        return f"{seconds:.0f} s ago"
-    return f"{datetime.fromtimestamp(moment):%Y-%m-%d %H:%M:%S}"
+
+
+def ago(at: object, now: float) -> str:
+    """Say how long ago a moment was."""
+    if not isinstance(at, int | float):
+        return ""
+    seconds = max(0.0, now - at)
+    return f"{seconds:.0f} s ago" if seconds < 100 else clock(at)
 
 
 def all_runs(root: Path) -> list[Shown]:

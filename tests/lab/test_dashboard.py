@@ -16,8 +16,11 @@ from pathlib import Path
 import httpx
 import pytest
 
+from edelweiss.lab.dashboard.page import ROLES
 from edelweiss.lab.submission import REPO
 from edelweiss.server_app import simulate
+from edelweiss.server_app.run_notes import ACTS, WARNINGS, RunWarnings, note_act, read_notes
+from edelweiss.web import Accounts
 from tests.server_app.sites import saddle_job
 
 NASTY = "a<script>alert(1)</script>"
@@ -35,8 +38,11 @@ class Browser:
         return self.client.post("/login", data={"name": name, "password": password, "before": before})
 
     def post(self, path: str, **form: str) -> httpx.Response:
-        token = found(r'name="token" value="([^"]+)"', self.client.get("/").text)
-        return self.client.post(path, data={"token": token, **form})
+        return self.client.post(path, data={"token": self.token, **form})
+
+    @property
+    def token(self) -> str:
+        return found(r'name="token" value="([^"]+)"', self.client.get("/").text)
 
 
 def found(pattern: str, text: str) -> str:
@@ -71,19 +77,27 @@ class Served:
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("dashboard")
-    root = folder / "runs"
+    root, there = folder / "here", folder / "runs"  # one folder, by two paths
+    there.mkdir()
+    root.symlink_to(there)
     for seed in (0, 1):
         simulate(saddle_job(folder, rounds=4, run_name=f"seed-{seed}", seed=seed))
     (root / "hostile").mkdir()
     (root / "hostile" / "config.toml").write_text(f'algorithm = "{NASTY}"\nstarted-by = "{NASTY}"\n')
     (root / "hostile" / "status.json").write_text(json.dumps({"status": "failed", "reason": NASTY, "since": "now"}))
+    for number in range(50):
+        RunWarnings(root / "hostile").keep(f"warning {number} {NASTY}\x1b[31m\nforged" + number * "x" * 10_000)
+    with (root / "hostile" / WARNINGS).open("a") as file:
+        file.write('[]\n{"at": 1e300, "text": {"a": 1}}\n{"at": ')
+    note_act(root / "hostile", "stopped", f"{NASTY}\n{'x' * 10_000}")
     (root / "seed-0" / "report.html").write_text("<html><p>its report")
     base = [sys.executable, "-m", "edelweiss.lab.cli", "dashboard", "--accounts", str(folder / "accounts.json")]
     passwords = {}
     for name, role in {"rita": "run", "leo": "look"}.items():
         said = subprocess.run([*base, "--account", f"{name}:{role}"], cwd=REPO, capture_output=True, text=True)
         passwords[name] = said.stdout.split()[-1]
-    command = [*base, "--runs-dir", str(root), "--page", "127.0.0.1:0"]
+    passwords["rolf"] = Accounts(folder / "accounts.json", ROLES).set("rolf", "run")
+    command = [*base, "--runs-dir", str(root), "--runs-there", str(there), "--page", "127.0.0.1:0"]
     environment = os.environ | {"PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(command, cwd=REPO, stdout=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout
@@ -124,6 +138,15 @@ def test_names_full_of_html_are_text(served: Served, path: str) -> None:
                 break
     assert "alert(1)" in text
     assert "<script>alert" not in text
+
+
+def test_the_newest_warnings_are_shown_and_no_more(served: Served) -> None:
+    text = served.browser().client.get("/runs/hostile").text.partition('id="notes"')[2]
+    numbers = [int(number) for number in re.findall(r"<td>warning (\d+) ", text)]
+    assert numbers == [*range(49, 49 - len(numbers), -1)]
+    assert 10 <= len(numbers) <= 20
+    assert "\x1b" not in text
+    assert len(text) < 60_000
 
 
 def test_who_may_only_look_starts_and_stops_nothing(served: Served) -> None:
@@ -201,19 +224,33 @@ def test_a_mistake_is_said_as_on_the_command_line_and_starts_nothing(served: Ser
 
 
 def test_a_run_is_started_watched_stopped_and_resumed(served: Served) -> None:
-    rita = served.browser()
+    rita, rolf, folder = served.browser(), served.browser("rolf"), served.root / "new"
     config = 'algorithm = "local-sgda"\nproblem = "saddle"\nsites = 2\nworkers = 1\nrounds = 30000\nrun-name = "new"\n'
     assert rita.post("/new", config=config + "report = false\nlocal-steps = 20\n").status_code == 200
-    until(lambda: (served.root / "new" / "metrics.jsonl").exists())
+    until(lambda: (folder / "metrics.jsonl").exists())
+    assert f'runs-dir = "{served.root.resolve()}"' in (folder / "config.toml").read_text(), "the path of --runs-there"
     with rita.client.stream("GET", "/runs/new/live") as response:
-        seen = next(line for line in response.iter_lines() if line.startswith("data: "))
+        lines = response.iter_lines()
+        seen = next(line for line in lines if line.startswith("data: "))
+        assert "lost a site" not in seen
+        RunWarnings(folder).keep(f"lost a site {NASTY}")  # as the run's own process does
+        later = next(line for line in lines if "lost a site" in line)
     assert response.headers["content-type"].startswith("text/event-stream")
     assert "rita" in json.loads(seen.removeprefix("data: "))["progress"]
-    assert rita.post("/runs/new/act", do="stop").status_code == 200
+    notes = json.loads(later.removeprefix("data: "))["notes"]
+    assert "alert(1)" in notes
+    assert "<script" not in notes
+    assert rolf.post("/runs/new/act", do="stop").status_code == 200
     until(lambda: served.status("new") == "stopped")
     assert rita.post("/runs/new/act", do="stop").status_code == 409, "who comes second is told"
     assert "Resume" in rita.client.get("/runs/new").text
-    assert rita.post("/runs/new/act", do="resume").status_code == 200
+    assert "lost a site" in rita.client.get("/runs/new").text, "it stays"
+    assert rolf.post("/runs/new/act", do="resume").status_code == 200
     until(lambda: served.status("new") == "running")
     assert rita.post("/runs/new/act", do="stop").status_code == 200
     until(lambda: served.status("new") == "stopped")
+    acts = [("stopped", "rolf"), ("resumed", "rolf"), ("stopped", "rita")]
+    assert [(note["act"], note["by"]) for note in read_notes(folder / ACTS)] == acts
+    text = rita.client.get("/runs/new").text
+    assert re.findall(r"<td>(\w+) by (\w+)</td>", text) == acts[::-1]
+    assert re.search(r"Started by</dt><dd>rita<", text)

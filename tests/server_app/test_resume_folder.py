@@ -23,10 +23,11 @@ from edelweiss.server_app import simulate
 from edelweiss.server_app.coordinator import Result
 from edelweiss.server_app.recorder import Recorder
 from edelweiss.server_app.run_folder import RunFolder
+from edelweiss.server_app.run_notes import ACTS, login, note_act, read_notes
 from tests.said import has, lines
 from tests.server_app.sites import saddle_job
 
-REPLACED = {"about.json", "model.safetensors"}  # written anew whatever they held
+REPLACED = {"about.json", "model.safetensors", ACTS}  # written anew, or on, whatever they held
 
 
 def job(folder: Path, **keys: Value) -> dict[str, Value]:
@@ -191,6 +192,33 @@ def test_an_interrupted_run_says_how_it_goes_on(tmp_path: Path, capsys: pytest.C
     [line] = lines(capsys.readouterr().out, "--run-config")
     assert main(shlex.split(line[line.index("--run-config") :])) == 0
     assert json.loads((folder / "status.json").read_text())["status"] == "complete"
+
+
+def test_who_stopped_and_who_resumed_a_run_is_in_its_record(tmp_path: Path) -> None:
+    keys = saddle_job(tmp_path, report=False, started_by="anna")
+    folder = stopped(keys, 2)
+    for refused in ({"rounds": 5}, {"local-sgda.lr": 0.5}):
+        with pytest.raises(ConfigError):
+            simulate({"resume": str(folder), **refused})
+    note_act(folder, "stopped", f"rita\n\x1b[31m{'x' * 10**6}")  # as the page does
+    simulate({"resume": str(folder), "started-by": "berta"})
+    found = [(note["act"], note["by"]) for note in read_notes(folder / ACTS)]
+    assert [act for act, _ in found] == ["stopped", "stopped", "resumed"]
+    assert found[0][1] == login()
+    assert found[1][1].startswith("rita ")
+    assert found[1][1].isprintable()
+    assert len(found[1][1]) < 200
+    assert found[2][1] == "berta"
+    assert "anna" in (folder / "config.toml").read_text(), "who started it stays"
+    folder = stopped(saddle_job(tmp_path / "other", report=False, started_by="anna"), 2)
+    note_act(folder, "stopped", "rita")
+    opened = RunFolder.again(RunConfig.parse(with_resumed({"resume": str(folder)})))
+    opened.note_act("stopped", "root")  # as the run does, after the page
+    opened.note("stopped")
+    opened.close()
+    simulate({"resume": str(folder)})
+    found = [(note["act"], note["by"]) for note in read_notes(folder / ACTS)]
+    assert found == [("stopped", login()), ("stopped", "rita"), ("resumed", login())], "nor is who resumes who started"
 
 
 def test_all_keys_that_differ_are_in_one_line(tmp_path: Path) -> None:
