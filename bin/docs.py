@@ -14,6 +14,7 @@ import argparse
 import json
 import re
 import sys
+import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -285,6 +286,24 @@ def studies_keys() -> str:
     return policy_keys(StudyData)
 
 
+def shapes() -> str:
+    """Say what a site's doctor says of data as hospitals hold them; tests/client_app/test_shapes.py tries each."""
+    rows = tomllib.loads((REPO / "docs" / "shapes.toml").read_text(encoding="utf-8")).values()
+    does = {"ok": "reads it", "warning": "doubts it", "error": "refuses it"}
+    return _table(
+        ("data", "doctor", "says", "what to do"),
+        *((row["shape"], does[row["level"]], f"`{row['says']}`", "; ".join(_mends(row)) or "nothing") for row in rows),
+    )
+
+
+def _mends(row: dict[str, Any]) -> Iterator[str]:
+    yield from (f"`{line}`" for line in row.get("study", ()))
+    if "settings" in row:
+        yield f"`{row['settings']}` in `site.toml`"
+    if "do" in row:
+        yield row["do"]
+
+
 def _toml(value: Any) -> str:
     return json.dumps(value) if isinstance(value, list | dict) else toml_value(value)
 
@@ -300,6 +319,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "privacy-keys": privacy_keys,
     "notify-keys": notify_keys,
     "studies-keys": studies_keys,
+    "shapes": shapes,
 }
 
 if __name__ == "__main__":

@@ -106,7 +106,7 @@ class Faults:
             for kind, names in self._kinds()
             if kind.level == "refused" or (kind.level == "bad" and self.too_many)
         ]
-        if self.too_many and self.share:
+        if self.too_many and self.share and len(self.bad) < self.rows:
             text = f"{len(self.bad)} of {self.rows} images are bad, more than bad-images = {self.share:g} allows"
             errors.append(DataError(f"{self.place}: {text}", f"{self.public}: {text}"))
         return errors

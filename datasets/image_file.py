@@ -239,7 +239,7 @@ def _as_bad(error: Exception, path: Path) -> BadImageError:
     if other := _no_picture(start):
         return other
     if isinstance(error, UnidentifiedImageError):
-        from edelweiss.datasets.site.table import looks_like  # whose package needs this one
+        from edelweiss.datasets.site.formats import looks_like  # whose package needs this one
 
         if start[:1] == b"\x30" and _ENVELOPED in start[:64]:
             return BadImageError(ENCRYPTED)

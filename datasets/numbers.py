@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 from edelweiss.common import numbers
 
 LARGEST = 1e18  # largest feature value, whose square is still a float32
 MISSING = ("", "?", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", ".", "-")  # case is ignored
+DATE = re.compile(r"(\d{4}-\d{1,2}-\d{1,2}|\d{1,2}[./]\d{1,2}[./]\d{2,4})([ T].*)?$")
+NEGATIVE = ("0", "no", "n", "false", "negative", "neg", "nein", "non", "alive")  # of a pair, as people write it
 TRUTH = {"false": 0.0, "true": 1.0}  # case is ignored
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ from edelweiss.datasets.errors import examples
 
 if TYPE_CHECKING:
     from edelweiss.client_app.policy import Policy
-    from edelweiss.datasets import SiteData
+    from edelweiss.datasets import DataConfig, SiteData
     from edelweiss.datasets.site.study import Study
     from edelweiss.datasets.site.survey import Survey
 
@@ -80,7 +81,7 @@ def _read(config: JoinConfig, policy: Policy) -> Iterator[Finding]:
         yield Finding("ok", "encoding", said)
     if several:
         yield from _labels(label_values(config.data_dir, several))
-    yield from _samples(data, len(several), survey, policy)
+    yield from _samples(data, own, len(several), survey, policy)
     if policy.budget:
         yield from _scales(data, own.study)
     yield _needed(data)
@@ -134,9 +135,11 @@ def _plug_ins(policy: Policy) -> Iterator[Finding]:
             yield Finding("ok", "plug-ins", text)
 
 
-def _samples(data: SiteData, several: int, survey: Survey | None, policy: Policy) -> Iterator[Finding]:
+def _samples(data: SiteData, own: DataConfig, several: int, survey: Survey | None, policy: Policy) -> Iterator[Finding]:
     """Report the samples, of ``several`` labels or one, and likely mistakes."""
     import torch
+
+    from edelweiss.datasets.site.table import as_study
 
     truth = torch.cat([data.train.targets(), data.held_out.targets()])
     samples, which = len(truth), f"{int(truth.sum()):,} positive"
@@ -155,10 +158,29 @@ def _samples(data: SiteData, several: int, survey: Survey | None, policy: Policy
         yield Finding("warning", "images", f"{text}this site")
     if data.classes > 2:
         which = f"{data.classes} classes"
-        text = f"{data.classes} classes fit problems that keep all of them (cross-entropy, fair, robust, maml); for "
-        yield Finding("warning", "labels", f"{text}the others name a study file that says which labels are positive")
+        found = Counter(str(int(code)) for code in truth)
+        text = (
+            f"the label has the values {examples(sorted(found))}, which fit problems that keep all classes "
+            "(cross-entropy, fair, robust, maml); for the others a study file says which are positive, under [label]: "
+        )
+        yield Finding("warning", "labels", text + as_study(own.label, found))
+    elif not several:
+        yield from _few(int(truth.sum()), samples, policy)
     kind = f"{len(data.features)} features" if data.features else f"{'x'.join(map(str, data.train.shape))} numbers each"
     yield Finding("ok", "data", f"{samples:,} samples, {which}, {kind}; {data.missing:,} values missing")
+
+
+def _few(positive: int, samples: int, policy: Policy) -> Iterator[Finding]:
+    """Warn if there are too few samples of a class to evaluate a model, or none."""
+    fewest, (count, name) = policy.fewest_of_each_class, min((positive, "positive"), (samples - positive, "negative"))
+    if not count:
+        yield Finding("warning", "labels", f"no row is {name}: is the label column right, and are all rows exported?")
+    elif policy.holdout_share and (held_out := count * policy.holdout_share) < fewest:
+        text = (
+            f"{count} {name}, of which about {held_out:.0f} are held out: with fewer than {fewest} "
+            "(fewest-of-each-class in your rules) this site trains, but sends no evaluation"
+        )
+        yield Finding("warning", "labels", text)
 
 
 def _scales(data: SiteData, study: Study | None) -> Iterator[Finding]:

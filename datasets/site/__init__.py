@@ -10,7 +10,7 @@ import contextlib
 from bisect import bisect
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from edelweiss.common import shorter
 from edelweiss.common.files import as_path, reason
+from edelweiss.common.overrides import toml_value
 from edelweiss.datasets.errors import DataError, examples
 from edelweiss.datasets.labels import UNKNOWN, VALUES, Labels
 from edelweiss.datasets.memory_mapped import tensor_of
@@ -25,7 +26,7 @@ from edelweiss.datasets.numbers import canonical
 from edelweiss.datasets.patient_ids import blocks, digests, row_bytes
 from edelweiss.datasets.site.clinical import read_clinical, tally
 from edelweiss.datasets.site.data_warnings import DataWarnings
-from edelweiss.datasets.site.formats import found_in
+from edelweiss.datasets.site.formats import READERS, convertible, found_in
 from edelweiss.datasets.site.images import PLAIN, ImageRules, Listed, read_listed
 from edelweiss.datasets.site.study import Study
 from edelweiss.datasets.site.table import as_text, numbers_in, read_labels, read_numbers, read_patients, read_table
@@ -35,7 +36,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 PATIENT = "patient"
-TABLES = ("csv", "csv.gz", "xlsx", "parquet", "dta", "sas7bdat", "sav")
+TABLES = ("csv", "csv.gz", "xlsx", "parquet", "dta", "sas7bdat", "xpt", "sav")
+TEXTS = (".csv", ".csv.gz", ".tsv", ".txt", ".tab", ".dat", ".data")  # ends of names
+PICTURES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".dcm", ".dicom", ".nii", ".nii.gz")
 SQLITE = (".sqlite", ".sqlite3", ".db")  # ends of names
 FILES = (*(f"data.{kind}" for kind in TABLES), "labels.csv")
 
@@ -297,12 +300,29 @@ def file_of(folder: str) -> Path:
     if known:
         text = f"holds {' and '.join(known)}, and it is unclear which one to use; keep one of them"
         raise DataError(f"data-dir {place} {text}", f"the data folder {text}", key="data-dir", value=folder)
-    source = next((f"fhir:{place.absolute()}" for name in found if ".ndjson" in name), "")
-    source = source or next((f"sqlite:///{place.absolute() / name}" for name in found if name.endswith(SQLITE)), "")
-    how = f"; a table is made of it by edelweiss-site extract --study STUDY.toml --source {source}" if source else ""
+    there = examples(found) or "nothing"
     raise DataError(
-        f"data-dir {place} holds none of {', '.join(FILES)}; found: {examples(found) or 'nothing'}{how}",
+        f"data-dir {place} holds none of {', '.join(FILES)}; found: {there}{_way_in(place, found)}",
         f"the data folder holds none of {', '.join(FILES)}",
         key="data-dir",
         value=folder,
     )
+
+
+def _way_in(place: Path, found: Sequence[str]) -> str:
+    """Return what makes a folder's files readable; empty if nothing is known."""
+    source = next((f"fhir:{place.absolute()}" for name in found if ".ndjson" in name), "")
+    source = source or next((f"sqlite:///{place.absolute() / name}" for name in found if name.endswith(SQLITE)), "")
+    if source:
+        return f"; a table is made of it by edelweiss-site extract --study STUDY.toml --source {source}"
+    tables = [name for name in found if name.lower().endswith((*TEXTS, *READERS)) and not name.startswith("labels.")]
+    for name in found:
+        if command := convertible(name):
+            return f"; {name} is not read: convert it, with {command}"
+        if name in tables:
+            kind = PurePath(name).suffix.lower()
+            plain = f"data{kind}" if kind in READERS else "data.csv.gz" if kind == ".gz" else "data.csv"
+            return f"; rename {name} as {plain}, or name it in a study file: file = {toml_value(name)}"
+    if any(name.lower().endswith(PICTURES) or (place / name).is_dir() for name in found):
+        return "; images need a file labels.csv here, with the columns path (from here) and the label"
+    return ""

@@ -18,14 +18,12 @@ import numpy as np
 from edelweiss.common import numbers
 from edelweiss.common.files import reason
 from edelweiss.datasets.errors import DataError, examples
-from edelweiss.datasets.numbers import LARGEST, MISSING, canonical, is_number
+from edelweiss.datasets.numbers import DATE, LARGEST, MISSING, NEGATIVE, canonical, is_number
 from edelweiss.datasets.patient_ids import patient_key
 from edelweiss.datasets.site import columns
-from edelweiss.datasets.site.formats import READERS, Form, lines_of
+from edelweiss.datasets.site.formats import READERS, Form, lines_of, looks_like
 from edelweiss.datasets.site.header import LOOKED_AT, holds_words
 from edelweiss.datasets.site.separators import in_words
-from edelweiss.datasets.site.study import DATE
-from edelweiss.datasets.site.table import looks_like
 from edelweiss.datasets.source import Ints
 
 LEAST = 10  # patients who have what a draft names
@@ -34,7 +32,6 @@ FORM_KEYS = ("delimiter", "decimal", "encoding", "sheet", "header-row")
 MANY = 20  # most words of a category
 FILL_IN = "FILL IN"
 UNKNOWN = ("unknown", "unk", "missing", "not known", "not done", "n.a.", "unbekannt", "inconnu")
-NEGATIVE = ("0", "no", "n", "false", "negative", "neg", "nein", "non", "alive")
 CODED = (-1, -7, -8, -9, -99, -999, -9999, 9, 99, 999, 9999, 99999)
 DROPPED = (
     columns.EMPTY,
@@ -103,7 +100,8 @@ class Table:
             or len({*names}) < len(names)
             or any(not one or is_number(one) or DATE.match(one) for one in names)
         ):
-            raise DataError.plain(f"{name}: its first line must name all columns, each once: add a line of names")
+            text = "its first line must name all columns, each once: add it, or say by --header-row which one does"
+            raise DataError.plain(f"{name}: {text}")
         random, kept, count, uneven = Random(0), list[list[str]](), 0, list[str]()
         for count, row in enumerate(rows, 1):
             if len(row) != len(names):
@@ -113,7 +111,8 @@ class Table:
             elif (place := random.randrange(count)) < MOST:
                 kept[place] = [*row]
         if uneven:
-            text = f"{name}: the first line has {len(names)} values, but {examples(uneven)}: correct them"
+            text = f"{name}: the first line has {len(names)} values, but {examples(uneven)}: correct them, or say by "
+            text += "--header-row which line names the columns"
             raise DataError(text, f"{name}: {len(uneven)} rows have another number of values than the first line")
         if holds_words(names, kept[:LOOKED_AT]):
             text = "its first line is like those below it: it must name the columns: add a line of names above it"

@@ -12,10 +12,11 @@ import csv
 import gzip
 import io
 import math
+import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime, time
 from itertools import islice
 from pathlib import Path
@@ -37,7 +38,7 @@ PART = 2**20  # bytes looked at at a time
 LONGEST = 2**24  # characters of a line, which is held in memory
 MARKS = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 WESTERN = "cp1252"  # what Windows calls ANSI; Latin-1 has the same letters
-NAMES = {"utf-8-sig": "UTF-8", "utf-16": "UTF-16", WESTERN: "Windows-1252"}
+NAMES = {"utf-8-sig": "UTF-8", "utf-16": "UTF-16", "utf-16-le": "UTF-16", WESTERN: "Windows-1252"}
 CONVERT = {  # what nothing here reads, and the command that converts it
     ".rds": "Rscript -e \"write.csv(readRDS('{0}'), 'data.csv', row.names = FALSE)\"",
     ".rda": "Rscript -e \"write.csv(get(load('{0}')), 'data.csv', row.names = FALSE)\"",
@@ -45,7 +46,23 @@ CONVERT = {  # what nothing here reads, and the command that converts it
     ".arff": 'python -c "from scipy.io import arff; import pandas; '
     "pandas.DataFrame(arff.loadarff('{0}')[0]).to_csv('data.csv', index=False)\"",
     ".xls": "soffice --headless --convert-to xlsx {0}",
+    ".ods": "soffice --headless --convert-to xlsx {0}",
+    ".mdb": "mdb-export {0} TABLE > data.csv",
+    ".accdb": "mdb-export {0} TABLE > data.csv",
+    ".zip": "unzip {0}",
+    ".json": "python -c \"import pandas; pandas.read_json('{0}').to_csv('data.csv', index=False)\"",
+    ".feather": "python -c \"import pandas; pandas.read_feather('{0}').to_parquet('data.parquet')\"",
 }
+KINDS = {  # how a file begins that is no text, whatever its name
+    b"<": "HTML or XML",
+    b"{": "JSON",
+    b"[": "JSON",
+    b"PK\3\4": "a zip file; an Excel workbook is called .xlsx",
+    b"\xd0\xcf\x11\xe0": "an old Excel workbook, or one with a password: save it as .xlsx, without a password",
+    b"PAR1": "a Parquet file, which is called .parquet",
+    b"%PDF": "a PDF file",
+}
+SEPARATOR = re.compile(r'"?sep=(.)"?\s*', re.IGNORECASE)  # what Excel writes and reads as a first line
 
 
 @dataclass(frozen=True)
@@ -56,7 +73,19 @@ class Form:
     decimal: str = ""  # of text; empty: found, and a point once it is read
     encoding: str = ""  # empty: found
     sheet: str = ""  # of a workbook; empty: its only one
-    header_row: int = 1  # of a sheet: the row with the names of the columns
+    header_row: int = 1  # the row of a sheet, or the line of a text, with the names of the columns
+
+
+def looks_like(data: bytes) -> str:
+    """Name the format of a file that is not a text table; empty if it may be one."""
+    start = data[:1024].removeprefix(b"\xef\xbb\xbf").lstrip()
+    return next((kind for mark, kind in KINDS.items() if start.startswith(mark)), "")
+
+
+def convertible(name: str) -> str:
+    """Return the command that converts a file that nothing here reads; empty for others."""
+    command = CONVERT.get(Path(name).suffix.lower(), "")
+    return command.format(name) if command else ""
 
 
 def text_of(file: Path, form: Form | None = None) -> bytes:
@@ -88,9 +117,11 @@ def _explained(file: Path) -> Iterator[None]:
             f"{file.name} cannot be read: a package is missing",
         ) from None
     except Exception as error:  # the readers raise many kinds on a damaged file
-        raise DataError(
-            f"{file} cannot be read: {reason(error)}; write it again, or as CSV", f"{file.name} cannot be read"
-        ) from error
+        with file.open("rb") as stream:
+            kind = looks_like(stream.read(PART))
+        mend = f"it is {kind}" if kind and file.suffix != ".parquet" else "write it again, or as CSV"
+        text = f"{file} cannot be read: {reason(error)}; {mend}"
+        raise DataError(text, f"{file.name} cannot be read") from error
 
 
 def _rows(file: Path, form: Form) -> Iterator[list[str]]:
@@ -123,18 +154,31 @@ def lines_of(file: Path, form: Form | None = None, *, strict: bool = False) -> I
         yield Lines("", enumerate(_rows(file, form), 1), form)
         return
     encoding = _known(file, form)
-    start = _start(file, encoding)
-    found = resolved(file, start, form)
-    with _unpacked(file) as plain:
-        stream = io.TextIOWrapper(plain, encoding=encoding, newline="")
+    found, start = _start(file, encoding, form)
+    with _at_header(file, encoding, form) as (stream, above, _):
         reader = csv.reader(stream, delimiter=found.delimiter, strict=strict)
-        lines = uniform(file, ((reader.line_num, line) for line in reader), found, form.decimal or ".")
+        lines = uniform(file, ((above + reader.line_num, line) for line in reader), found, form.decimal or ".")
         yield Lines(start, lines, found)
 
 
-def _start(file: Path, encoding: str) -> str:
+def _start(file: Path, encoding: str, form: Form) -> tuple[Form, str]:
+    """Return how a text is written, with what its start shows, and that start."""
+    with _at_header(file, encoding, form) as (stream, _, separator):
+        start = stream.read(START)
+    return resolved(file, start, replace(form, delimiter=form.delimiter or separator)), start
+
+
+@contextmanager
+def _at_header(file: Path, encoding: str, form: Form) -> Iterator[tuple[io.TextIOWrapper, int, str]]:
+    """Open a text at the line that names its columns; yield it, how many lines are above, and the mark of ``sep=``."""
     with _unpacked(file) as plain:
-        return io.TextIOWrapper(plain, encoding=encoding, newline="").read(START)
+        stream = io.TextIOWrapper(plain, encoding=encoding, newline="")
+        said = SEPARATOR.fullmatch(stream.readline(START))
+        above = max(form.header_row - 1, int(bool(said)))
+        stream.seek(0)
+        for _ in range(above):
+            stream.readline()
+        yield stream, above, said[1] if said else ""
 
 
 @contextmanager
@@ -145,14 +189,13 @@ def stream_of(file: Path, form: Form | None = None) -> Iterator[io.TextIOWrapper
         yield io.TextIOWrapper(io.BytesIO(text_of(file, form)), encoding="utf-8", newline="")
         return
     encoding = _known(file, form)
-    found = resolved(file, _start(file, encoding), form)
-    with _unpacked(file) as plain:
-        stream = io.TextIOWrapper(plain, encoding=encoding, newline="")
+    found, _ = _start(file, encoding, form)
+    with _at_header(file, encoding, form) as (stream, above, _):
         if (found.delimiter, found.decimal) == (form.delimiter or ",", form.decimal or "."):
             yield stream
             return
         reader = csv.reader(stream, delimiter=found.delimiter)
-        rows = uniform(file, ((reader.line_num, line) for line in reader), found, form.decimal or ".")
+        rows = uniform(file, ((above + reader.line_num, line) for line in reader), found, form.decimal or ".")
         yield io.TextIOWrapper(cast("BinaryIO", _Written(rows, form)), encoding="utf-8", newline="")
 
 
@@ -180,8 +223,8 @@ class _Written(io.RawIOBase):
 
 def _known(file: Path, form: Form) -> str:
     """Return the encoding of a file that must be text."""
-    if command := CONVERT.get(file.suffix.lower()):
-        text = f"{file} is a {file.suffix} file, which is not read: convert it, with {command.format(file.name)}"
+    if command := convertible(file.name):
+        text = f"{file} is a {file.suffix} file, which is not read: convert it, with {command}"
         raise DataError(text, f"{file.name} is a {file.suffix} file, which is not read")
     return survey(file, form.encoding).encoding
 
@@ -208,12 +251,16 @@ def survey(file: Path, encoding: str = "") -> Survey:
     with _unpacked(file) as plain:
         start = plain.read(PART)
     marked = [name for mark, name in MARKS.items() if start.startswith(mark)]
+    if not marked and len(start) > 8 and {*start[1:32:2]} == {0} and 0 not in start[:32:2]:
+        marked = ["utf-16-le"]  # of Windows, without a mark
     problem: Exception | None = None
     for found in [encoding] if encoding else marked or ["utf-8-sig", WESTERN]:
         try:
             return _surveyed(file, found)
         except (UnicodeError, LookupError) as error:
             problem = error
+    if kind := looks_like(start):
+        raise DataError(f"{file} is {kind}; it must be text", f"{file.name} is {kind}, not a text table")
     raise DataError(
         f"{file} is not text in {NAMES.get(found, found)} ({problem}): save it as UTF-8, or name its encoding in a "
         "study file",
@@ -289,7 +336,7 @@ def found_in(file: Path, form: Form | None = None) -> str:
     form = form or Form()
     if file.suffix.lower() in {*READERS, ".parquet"} or (form.delimiter and form.decimal):
         return ""
-    return in_words(resolved(file, _start(file, _known(file, form)), form))
+    return in_words(_start(file, _known(file, form), form)[0])
 
 
 # ---------------------------------------------------------------------- other files
@@ -340,7 +387,10 @@ def _stata(file: Path) -> pd.DataFrame:
 def _sas(file: Path) -> pd.DataFrame:
     import pandas as pd
 
-    return pd.read_sas(file, encoding="infer" if file.suffix.lower() == ".sas7bdat" else "latin-1")
+    if file.suffix.lower() == ".sas7bdat":
+        return pd.read_sas(file, encoding="infer")
+    frame = pd.read_sas(file, encoding="latin-1")
+    return frame.mask(frame == 16.0**-65, 0.0)  # which pandas makes of a zero
 
 
 def _spss(file: Path) -> pd.DataFrame:

@@ -6,6 +6,7 @@ import csv
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,8 +44,9 @@ def wrong_names(file: Path, names: Sequence[str]) -> Iterator[DataError]:
         yield DataError(text, f"{file.name}: {len(twice)} names stand for more than one column", key=twice[0])
     if bare := [str(place) for place, name in enumerate(names, 1) if not name or UNNAMED.fullmatch(name)]:
         yield DataError(
-            f"{file}: column {examples(bare)} has no name, like the row numbers that pandas writes: remove it "
-            "(to_csv(..., index=False)) or name it",
+            f"{file}: column {examples(bare)} has no name, like the row numbers that pandas writes "
+            "(to_csv(..., index=False) does not), or the last one where lines end with a separator: name it, remove "
+            "it, or let a study file name the others",
             f"{file.name}: {len(bare)} columns have no name",
         )
     if odd := [shown(name) for name in names if not name.isprintable()]:
@@ -52,13 +54,27 @@ def wrong_names(file: Path, names: Sequence[str]) -> Iterator[DataError]:
         yield DataError(text, f"{file.name}: {len(odd)} names of columns cannot be printed")
 
 
+def title_above(file: Path, first: Sequence[str], lines: Sequence[tuple[int, Sequence[str]]]) -> DataError | None:
+    """Return an error if the first line is a title, as of a report: a wider line of names comes below it."""
+    filled = sum(map(bool, (cell.strip() for cell in first)))
+    for (number, row), (_, below) in pairwise(lines[:LOOKED_AT]):
+        names = [cell.strip() for cell in row]
+        if len(names) > max(1, filled) and len(names) == len(below) and all(names) and len({*names}) == len(names):
+            if any(map(is_number, names)):
+                return None
+            text = f"line {number} seems to name the columns, and not the first one"
+            mend = f"say header-row = {number} in a study file, or remove the lines above it"
+            return DataError(f"{file}: {text}: {mend}", f"{file.name}: {text}", key="header-row", value=number)
+    return None
+
+
 def no_names(file: Path, header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[DataError]:
     """Yield an error if the first line is a patient's."""
     if holds_values(header, rows):
         yield DataError(
             f"{file}: the first line seems to hold values, not the names of the columns: each cell is like those below "
-            "it. Insert a line with the names above it. If they are names, change one of them into a word, or describe "
-            "the table in a study file",
+            "it. Insert a line with the names above it, or let a study file name them, as header. If they are names, "
+            "change one of them into a word",
             f"{file.name}: the first line seems to hold values, not the names of the columns",
         )
 

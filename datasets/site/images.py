@@ -127,6 +127,8 @@ def _place(base: Path, text: str, follow_links: bool) -> Path | Kind:
     """Resolve a path, or return its fault."""
     if is_address(text):
         return ADDRESS
+    if "\\" in text and not is_file(base / text):  # a path of Windows
+        text = text.replace("\\", "/")
     inside = not PurePath(text).is_absolute() and ".." not in PurePath(text).parts
     try:
         path = (base / text).resolve(strict=True)

@@ -24,11 +24,11 @@ from edelweiss.datasets.image_faults import Faults, Kind
 from edelweiss.datasets.image_file import ImageForm
 from edelweiss.datasets.images import read_images
 from edelweiss.datasets.numbers import LARGEST
-from edelweiss.datasets.site.formats import Form, found_in, stream_of
+from edelweiss.datasets.site.formats import Form, found_in, looks_like, stream_of
 from edelweiss.datasets.site.header import LOOKED_AT, SEPARATORS, START, no_names, separated, wrong_names
 from edelweiss.datasets.site.images import located
 from edelweiss.datasets.site.study import ISO
-from edelweiss.datasets.site.table import as_text, looks_like, numbers_in
+from edelweiss.datasets.site.table import as_text, numbers_in
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -26,11 +26,11 @@ from edelweiss.common.files import as_path, reason
 from edelweiss.common.memory import collecting_rarely
 from edelweiss.common.overrides import toml_value
 from edelweiss.datasets.errors import DataError, examples
-from edelweiss.datasets.numbers import MISSING, TRUTH, canonical, is_number
+from edelweiss.datasets.numbers import DATE, MISSING, TRUTH, canonical, is_number
 from edelweiss.datasets.patient_ids import patient_key, spelt_apart
-from edelweiss.datasets.site.formats import Form, Lines, found_in, lines_of
-from edelweiss.datasets.site.header import separated
-from edelweiss.datasets.site.table import CELLS, as_numbers, looks_like, mapped
+from edelweiss.datasets.site.formats import Form, Lines, found_in, lines_of, looks_like
+from edelweiss.datasets.site.header import LOOKED_AT, separated, title_above
+from edelweiss.datasets.site.table import CELLS, as_numbers, mapped
 from edelweiss.datasets.source import Change
 
 if TYPE_CHECKING:
@@ -46,7 +46,6 @@ _ROW, _DAYS = "\0row", "\0days"  # beside the columns of a table, no name of whi
 DAYS = {"days": 1.0, "years": 365.25}  # of a unit of time
 ISO = re.compile(r"(\d{4})-(\d{1,2})-(\d{1,2})([ T].*)?")
 POINTS = re.compile(r"(\d{1,2})\.(\d{1,2})\.(\d{4})([ T].*)?")
-DATE = re.compile(r"^(\d{4}-\d{1,2}-\d{1,2}|\d{1,2}[./]\d{1,2}[./]\d{2,4})([ T].*)?$")
 
 
 @dataclass(frozen=True)
@@ -365,8 +364,9 @@ class Study:
                 lines = chain([first], lines)
             form = separated(table.start, self.delimiter) if self.delimiter else None
             ragged += [f"line 1 has {len(names)}"] * bool(form and len(names) == 1)
-            twice = repeated(names)
+            twice, looked_at = repeated(names), [] if first is None else [first]
             while part := list(islice(lines, max(1, CELLS // max(1, len(names))))):
+                looked_at += part[: LOOKED_AT - len(looked_at)]
                 ragged += [f"line {number} has {len(line)}" for number, line in part if len(line) != len(names)]
                 if not (ragged or twice):
                     places = range(count, count + len(part))
@@ -379,6 +379,8 @@ class Study:
                 f"{file}: {form}, but the study says {self.separator!r}: write {form.keys} there",
                 "the table's values are not separated as the study says",
             )
+        if (ragged or twice) and (title := title_above(file, names, looked_at)):
+            raise title
         problems = []
         if ragged:
             text = f"{file}: there are {len(names)} columns, but {examples(ragged)}; is it separated by "
@@ -434,7 +436,7 @@ class Study:
         if fixed := ISO.fullmatch(self.index_date):
             year, month, day = map(int, fixed.groups()[:3])
             return np.full(len(frame), float(date(year, month, day).toordinal())), {}
-        if self.index_date not in frame:
+        if not self.index_date or self.index_date not in frame:  # a column may lack a name
             return None, {}
         return self.cells(frame[self.index_date], Column(self.index_date, before_index="days"), None, checked=False)
 

@@ -17,13 +17,15 @@ from numpy.typing import NDArray
 from edelweiss.common import CLOSE, LISTED, hint, natural
 from edelweiss.common.files import read_file, reason
 from edelweiss.common.memory import collecting_rarely, free_memory
+from edelweiss.common.overrides import toml_value
 from edelweiss.datasets.errors import DataError, examples
 from edelweiss.datasets.labels import as_label, split_names
-from edelweiss.datasets.numbers import LARGEST, MISSING, TRUTH, canonical, is_number
+from edelweiss.datasets.numbers import DATE, LARGEST, MISSING, NEGATIVE, TRUTH, canonical, is_number
 from edelweiss.datasets.patient_ids import is_rounded, patient_key
+from edelweiss.datasets.site.columns import names_an_id
 from edelweiss.datasets.site.data_warnings import DataWarnings
-from edelweiss.datasets.site.formats import lines_of
-from edelweiss.datasets.site.header import LOOKED_AT, no_names, wrong_names
+from edelweiss.datasets.site.formats import lines_of, looks_like
+from edelweiss.datasets.site.header import LOOKED_AT, no_names, title_above, wrong_names
 from edelweiss.datasets.source import Ints
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 LABEL_PAIRS = (("0", "1"), ("-1", "1"), ("no", "yes"), ("false", "true"))  # negative, positive
 _MOST_CLASSES = 1000  # a column with more is one of ids, not of classes
 _WHOLE = re.compile("-?[0-9]+")
+_COMMAS = re.compile("[+-]?[0-9]+,[0-9]+")
 _ID = re.compile("-?[0-9]{19,20}")  # a whole number of 64 bits, as it is written
 CELLS = 2**18  # of a part that is read at a time
 EXACT = 2.0**53  # up to which a float64 holds whole numbers
@@ -79,21 +82,6 @@ def read_table(file: Path, texts: Collection[str] | None = None) -> pd.DataFrame
     return frame
 
 
-def looks_like(data: bytes) -> str:
-    """Name the format of a file that is not a text table; empty if it may be one."""
-    start = data[:1024].removeprefix(b"\xef\xbb\xbf").lstrip()
-    kinds = {
-        b"<": "HTML or XML",
-        b"{": "JSON",
-        b"[": "JSON",
-        b"PK\3\4": "a zip file; an Excel workbook is called .xlsx",
-        b"\xd0\xcf\x11\xe0": "an old Excel workbook",
-        b"PAR1": "a Parquet file",
-        b"%PDF": "a PDF file",
-    }
-    return next((kind for mark, kind in kinds.items() if start.startswith(mark)), "")
-
-
 def _parquet(file: Path, data: bytes) -> pd.DataFrame:
     """Read a Parquet file; columns that are neither numbers nor text are rejected."""
     from pyarrow import parquet
@@ -103,7 +91,7 @@ def _parquet(file: Path, data: bytes) -> pd.DataFrame:
     if need > free:
         text = f"its values take {need / 1e9:,.1f} GB, and {free / 1e9:,.1f} GB of memory are free"
         raise ValueError(text)
-    frame: pd.DataFrame = found.read().to_pandas()
+    frame: pd.DataFrame = found.read().to_pandas(ignore_metadata=True)  # which would make an index of columns
     problems = []
     for place, name in enumerate(frame.columns):
         try:
@@ -129,8 +117,10 @@ def _in_parts(file: Path, texts: Collection[str] | None) -> pd.DataFrame:
             raise DataError(f"{file} is empty; its first line must name the columns", f"{file.name} is empty")
         names = [name.strip() for name in header]
         wrong, ragged, looked_at = [*wrong_names(file, names)], list[str](), list[list[str]]()
+        first: list[tuple[int, list[str]]] = []
         columns = [_Cells(texts is None or name in texts) for name in names]
         while part := list(islice(table.rows, max(1, CELLS // len(names)))):
+            first += part[: LOOKED_AT - len(first)]
             rows = [row for _, row in part if len(row) == len(names)]
             if len(rows) < len(part):
                 odd = ((number, len(row)) for number, row in part if len(row) not in (0, len(names)))
@@ -139,6 +129,8 @@ def _in_parts(file: Path, texts: Collection[str] | None) -> pd.DataFrame:
             if not (wrong or ragged):  # else nobody asks for the values
                 for column, cells in zip(columns, zip(*rows, strict=True), strict=False):
                     column.add(cells)
+    if (wrong or ragged) and (title := title_above(file, header, first)):
+        raise title
     problems = [*no_names(file, header, looked_at)]
     if ragged:
         problems.append(
@@ -219,6 +211,8 @@ def other_ways(labels: Sequence[str], columns: Sequence[str]) -> str:
     if with_commas:
         return f" Write a name that contains a comma in double quotes: label = '{as_label(with_commas[:1])}'."
     numbers = [name for name in columns if is_number(name)]
+    if len(columns) == 1:
+        return " There is one column: values must be separated by commas, semicolons, tabs or bars."
     first = " Is the first line a patient's instead of the names of the columns? Then insert these above it."
     return first if 2 * len(numbers) > len(columns) else ""
 
@@ -261,7 +255,8 @@ def read_labels(
     if len(missing := np.flatnonzero(values.isin(MISSING))):
         problems.append(
             DataError(
-                f"{file}: label {label!r} is missing in {_at(missing, shown)}; fill it in or remove the rows",
+                f"{file}: label {label!r} is missing in {_at(missing, shown)}; fill it in, or leave the rows out, in a "
+                f'study file by [[leave-out]] column = {toml_value(label)}, values = [""]',
                 f"{file.name}: the label is missing in {len(missing)} rows",
                 key=label,
                 row=int(missing[0]) + 1,
@@ -283,7 +278,7 @@ def read_labels(
         problems.append(
             DataError(
                 f"{file}: label {label!r} has the values {listed}; allowed: {allowed}. Or map other values in a study "
-                f"file, under [label]: {_as_study(binary)}",
+                f"file, under [label]: {as_study(label, found, binary)}",
                 f"{file.name}: the label has {len(found)} distinct values that are not {allowed}",
                 key=label,
                 allowed=allowed,
@@ -306,10 +301,20 @@ def in_order(values: Iterable[str]) -> dict[str, int]:
     return {name: code for code, name in enumerate([*sorted(whole, key=int), *sorted(others, key=natural)])}
 
 
-def _as_study(binary: bool) -> str:
-    return (
-        'for example negative = ["1"] and positive = ["2"]' if binary else 'for example classes = [["1"], ["2"], ["3"]]'
-    )
+def _negative_first(words: Sequence[str]) -> list[str]:
+    return sorted(words, key=lambda word: word.lower() not in NEGATIVE)
+
+
+def as_study(label: str, found: Mapping[str, int], binary: bool = True) -> str:
+    """Return lines of a study file that say which of a label's values, with their numbers of rows, mean what."""
+    said = [toml_value(name) for name in _negative_first(sorted(found, key=lambda name: -found[name]))]
+    if not binary:
+        return f"for example classes = [{', '.join(f'[{name}]' for name in said[:LISTED])}]"
+    said += ["..."] * (2 - len(said))
+    pair = f"for example negative = [{said[0]}] and positive = [{said[1]}]"
+    if len(found) < 3:
+        return pair
+    return f"{pair}; or leave rows out by [[leave-out]] column = {toml_value(label)}, values = [{said[2]}]"
 
 
 def read_patients(
@@ -365,6 +370,31 @@ def numbers_in(column: pd.Series) -> tuple[pd.Series, NDArray[np.float64], Ints]
     return column, numbers, words[~lower.isin([*MISSING, *TRUTH]).to_numpy(np.bool_)]
 
 
+def _mend(name: str, column: pd.Series, bad: Ints) -> str:
+    """Return what makes numbers of the texts of a column, or the lines of a study file by which they are read."""
+    texts, there = column.iloc[bad], int((~column.str.lower().isin(MISSING)).sum())
+    words = list(dict.fromkeys(texts))
+    some, key = ", ".join(map(toml_value, words[:3])), f"under [columns.{toml_value(name)}]"
+    drop = f"or drop = [{toml_value(name)}]"
+    if name == "path":
+        return "a list of images must be called labels.csv"
+    if names_an_id(name):
+        return f"in a study file say patient = {toml_value(name)} if it identifies patients, {drop}"
+    if 2 * sum(map(bool, map(DATE.match, texts))) > there:
+        return f'in a study file say {key} before-index = "years" and give index-date, {drop}'
+    if all(_COMMAS.fullmatch(word) for word in words):
+        return (
+            'write numbers with a decimal point or, if the comma is a decimal mark, say decimal = "," in a study file'
+        )
+    if all(word[0].isdigit() and word[-1] not in ".0123456789" for word in words) and 2 * len(bad) > there:
+        return "write the number alone, without its unit"
+    if 2 * len(bad) < there:
+        return f"in a study file say {key} missing = [{some}] or words = {{ {toml_value(words[0])} = NUMBER }}"
+    if len(words) > LISTED or 2 * len(words) > there:
+        return f"write numbers with a decimal point, or in a study file say drop = [{toml_value(name)}]"
+    return f"in a study file say {key} codes = [{', '.join(map(toml_value, _negative_first(sorted(words))))}], {drop}"
+
+
 def beside_labels(frame: pd.DataFrame, file: Path) -> list[DataError]:
     """Return the problems of numeric columns in a table that lacks its label column, which may be any other."""
     problems: list[DataError] = []
@@ -394,9 +424,8 @@ def read_numbers(
         if len(bad):
             problems.append(
                 DataError(
-                    f"{file}: column {name!r} must hold numbers, but has {_at(bad, column)}; write "
-                    "numbers with a decimal point, code categories as numbers, leave missing values "
-                    "empty, or remove the column",
+                    f"{file}: column {name!r} must hold numbers, but has {_at(bad, column)}; "
+                    f"{_mend(name, column, bad)}",
                     f"{file.name}: a column has {len(bad)} values that are not numbers",
                     key=name,
                     row=int(bad[0]) + 1,

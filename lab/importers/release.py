@@ -17,8 +17,8 @@ from edelweiss.common import hint, shorter, shown
 from edelweiss.common.files import is_file, read_file, reason
 from edelweiss.datasets.errors import DataError, examples
 from edelweiss.datasets.numbers import canonical
+from edelweiss.datasets.site.formats import looks_like
 from edelweiss.datasets.site.header import wrong_names
-from edelweiss.datasets.site.table import looks_like
 from edelweiss.lab.importers.listing import LABELS, NO_FINDING
 
 GZIP = b"\x1f\x8b"

@@ -34,10 +34,10 @@ def test_classes_are_no_error_and_a_study_makes_them_two(tmp_path: Path) -> None
     assert (kept["data"].level, kept["labels"].level) == ("ok", "warning")
     assert kept["privacy"].text == TRUST
     assert "60 samples, 5 classes, 4 features" in kept["data"].text
-    assert "name a study file" in kept["labels"].text
+    assert 'positive = ["1"]' in kept["labels"].text
     (tmp_path / "study.toml").write_text(STUDY)
     mapped = found(tmp_path / "mapped", labels, study=f"{tmp_path}/study.toml")
-    assert "labels" not in mapped
+    assert mapped["labels"].text.startswith("12 negative"), "too few to hold out five"
     assert "60 samples, 48 positive, 1 features" in mapped["data"].text
     assert found(tmp_path / "bad", [-7, 2] * 30, label="label")["data"].level == "error"
 

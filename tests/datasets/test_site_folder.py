@@ -98,7 +98,7 @@ def table_with(config: DataConfig, **fields: str) -> DataConfig:
     [
         (
             "a,b,label\n1,2,0\n4711,high,1\n2,1,1\n3,low,0\n",
-            ["column 'b'", "row 2 ('high'), row 4 ('low')", "leave missing values empty"],
+            ["column 'b'", "row 2 ('high'), row 4 ('low')", 'codes = ["high", "low"]'],
             "data.csv: a column has 2 values that are not numbers",
             ("b", 2),
         ),
