@@ -70,7 +70,10 @@ def train(request: TrainRequest, site: OpenSite) -> Steps[OutgoingReply]:
         samples, lasting = here.samples[0], (here.index, here.sites, here.data_summary)
         if (privacy := site.privacy) is not None and samples is not None:
             asked = question(site.run, lasting, privacy.identity, context, with_statistics(sent, problem), memory)
-            return privacy.oracle(own, samples, here.sites, context, asked, fresh=here.fresh, common=problem)
+            limits = Limits.of(site, clock)
+            return privacy.oracle(
+                own, samples, here.sites, context, asked, fresh=here.fresh, common=problem, limits=limits
+            )
         if site.guarded:  # the coordinator knows the seed, and must not know whom a batch holds
             asked = question(site.run, lasting, site.data_hash(), context, sent, memory)
             random = KeyedStream(derived(site.records.secret, "batches", asked)).generator("batches")

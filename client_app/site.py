@@ -35,7 +35,7 @@ from edelweiss.common import PROCESS_CACHE, Value, files_named, latest
 from edelweiss.common.memory import return_freed_memory
 from edelweiss.config import ConfigError, RunConfig, SiteConfig, parse_node_config, parse_run_config
 from edelweiss.config.plug_ins import load_named, named_outside, packages_of
-from edelweiss.datasets import DataConfig, DataSummary, Facts, SiteData, patient_hashes, stamp
+from edelweiss.datasets import DataConfig, DataError, DataSummary, Facts, SiteData, patient_hashes, stamp
 from edelweiss.datasets.config import LOCAL, OWN, SITE
 from edelweiss.datasets.facts import LONGEST_NOTE, MOST_NOTES
 from edelweiss.federation.fingerprint import fingerprint, release
@@ -163,6 +163,11 @@ class OpenSite:
             missing.append('state-dir is missing: with approve = "ask" runs wait there for you')
         if policy.budget and not node.state_dir:
             missing.append("state-dir is missing: with a privacy budget, what was spent is written there")
+        if policy.budget and needs_data and run.dataset == SITE and not node.names_label:
+            missing.append(
+                "label is missing: with a privacy budget no run chooses the label column, or the number of patients "
+                "would tell, without noise, how many have a value in any: its operator names it, or a study file"
+            )
         if policy.pinned and not (node.key and node.state_dir):
             missing.append("key and state-dir are needed with study-keys: the key seals this site's answers")
         if missing:
@@ -312,7 +317,12 @@ class OpenSite:
     def _data(self) -> SiteData | None:
         if not PROBLEMS[self.run.problem].needs_data:
             return None
-        return loaded_once(self.data_config, max(0, self.node.partition_id), self.run.sites)
+        try:
+            return loaded_once(self.data_config, max(0, self.node.partition_id), self.run.sites)
+        except DataError as error:
+            if self.guarded and self.policy.budget and error.public != str(error):
+                raise DataError(str(error)) from None  # how many rows are wrong is a count without noise
+            raise
 
 
 @dataclass(frozen=True, eq=False)

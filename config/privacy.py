@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -76,8 +76,12 @@ def evaluation_cost(run: RunConfig) -> Curve:
 
 def queries_of(run: RunConfig, sites: int, patients: int) -> Plan:
     """Return what a run asks of a site with so many patients to train on."""
+    return _plan(run, sites, patients, run.rounds, run.batch_size)
+
+
+def _plan(run: RunConfig, sites: int, patients: int, rounds: int, batch_size: int) -> Plan:
     minimax = PROBLEMS[run.problem].kind == "minimax"
-    return plan_of(run.strategy.without_files(), run.rounds, sites, patients, run.batch_size, minimax)
+    return plan_of(run.strategy.without_files(), rounds, sites, patients, batch_size, minimax)
 
 
 def price(run: RunConfig, sites: int, patients: int) -> Price:
@@ -109,6 +113,80 @@ def price(run: RunConfig, sites: int, patients: int) -> Price:
             ],
         ) from None
     return Price(plan, noise, counts)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What fits into the rest of a budget: a run of a lower ε, and what keeps its noise as low as it was meant to be.
+
+    Attributes
+    ----------
+    epsilon : float
+        The highest dp.epsilon, rounded down to two digits; 0 if there is none.
+    noise : float
+        The run's noise with it, as a multiple of the clip.
+    rounds, batch_size : int
+        The most that have no more noise than the run as it was meant, all else equal; 0 if there are none.
+    """
+
+    epsilon: float = 0.0
+    noise: float = math.inf
+    rounds: int = 0
+    batch_size: int = 0
+
+
+def what_fits(run: RunConfig, sites: int, patients: int, fits: Callable[[RunConfig], bool]) -> Fit:
+    """Return what fits of a run that does not.
+
+    Parameters
+    ----------
+    run, sites, patients
+        As in `price`.
+    fits
+        Whether a run, which differs in dp.epsilon alone, fits into what is left.
+    """
+    low, high, best = 0.0, run.dp_epsilon, 0.0
+    for _ in range(10):
+        middle = _two_digits((low + high) / 2)
+        try:
+            fitting = fits(_with_epsilon(run, middle))
+        except ConfigError:  # no noise is enough for so little
+            low = max(low, middle)
+            continue
+        low, high, best = (middle, high, max(best, middle)) if fitting else (low, middle, best)
+    if not best:
+        return Fit()
+    meant, cheaper = price(run, sites, patients), price(_with_epsilon(run, best), sites, patients)
+
+    def as_quiet(rounds: int, batch_size: int) -> bool:
+        queries = total(_plan(run, sites, patients, rounds, batch_size))
+        return epsilon(meant.counts + spent(queries, meant.noise), run.dp_delta) <= best
+
+    return Fit(
+        best,
+        cheaper.noise,
+        _most(run.rounds, lambda rounds: as_quiet(rounds, run.batch_size)),
+        _most(min(run.batch_size, patients), lambda size: as_quiet(run.rounds, size)),
+    )
+
+
+def _with_epsilon(run: RunConfig, value: float) -> RunConfig:
+    return run.model_copy(update={"dp_epsilon": value})
+
+
+def _two_digits(value: float) -> float:
+    """Return a number above 0, rounded down to two significant digits."""
+    digits = 1 - math.floor(math.log10(value))
+    return float(f"{math.floor(value * 10**digits) / 10**digits:.2g}")
+
+
+def _most(below: int, fits: Callable[[int], bool]) -> int:
+    """Return the largest whole number below one that fits, where all smaller ones do; 0 if none does."""
+    low, high = 0, below
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
 
 
 def require_private(problem: Problem) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from edelweiss.common import PROCESS_CACHE
+from edelweiss.common import PROCESS_CACHE, ConfigError
 from edelweiss.federation.algorithm import phases_of
 from edelweiss.federation.privacy_account import Query
 from edelweiss.federation.run_messages import RunMessages
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 DUAL_NOISE = 4.0
 """Noise of the terms of a best y, as a multiple of a gradient's: they are about all patients, so they take little."""
+
+MOST_GRADIENTS = 10**5
+"""Most gradients of a private run at a site: playing more would keep it busy before anything is paid."""
 
 SIZE, HEAD = 8, 4  # of the model that is played with
 LAYERS = (slice(0, HEAD), (2, HEAD // 2)), (slice(HEAD, SIZE), (2, HEAD // 2))
@@ -56,19 +59,26 @@ def plan_of(algorithm: Algorithm, rounds: int, sites: int, patients: int, batch_
         n, and the patients that a batch holds on average.
     minimax
         Whether there is a y.
+
+    Raises
+    ------
+    ConfigError
+        If it asks for more than `MOST_GRADIENTS`.
     """
     start = {"x": torch.zeros(SIZE)} | ({"y": torch.zeros(1)} if minimax else {})
     model = cast("Any", SimpleNamespace(head=HEAD, layers=LAYERS))
     messages = RunMessages(algorithm, start, rounds, sites, model)
     plan: Plan = {}
+    left = MOST_GRADIENTS
     reply: Arrays = {}
     memory: Arrays = {}
     for server_round in range(1, rounds + 1):
         for phase in phases_of(algorithm, server_round, rounds, sites):
             context = messages.context(server_round, phase)
             sent = {name: _like(shape, reply.get(name)) for name, shape in messages.down(context)[0].items()}
-            oracle = CountingOracle(start, patients, batch_size)
+            oracle = CountingOracle(start, patients, batch_size, left)
             answer, memory = algorithm.local_update(sent, memory, cast("Any", oracle), context)
+            left = oracle.left
             reply, plan[server_round, phase] = reply | answer, oracle.queries
     return plan
 
@@ -102,11 +112,14 @@ class CountingOracle:
         x, and y where there is one.
     patients, batch_size
         n, and the patients that a batch holds on average.
+    left
+        How many gradients may be asked for.
     """
 
     head, layers, norms = HEAD, LAYERS, torch.arange(0)
 
-    def __init__(self, start: Arrays, patients: int, batch_size: int) -> None:
+    def __init__(self, start: Arrays, patients: int, batch_size: int, left: int = MOST_GRADIENTS) -> None:
+        self.left = left
         self._start, self._patients, self._size = start, patients, batch_size
         self._counted: list[Counted] = []
         self.generator = torch.Generator().manual_seed(0)
@@ -128,6 +141,15 @@ class CountingOracle:
 
     def gradient(self, x: Tensor, y: Tensor | None = None, batch: Batch | None = None) -> tuple[Tensor, Any]:
         """Count a gradient."""
+        self.left -= 1
+        if self.left < 0:
+            raise ConfigError(
+                "run-config",
+                [
+                    f"dp.epsilon: the run takes more than {MOST_GRADIENTS:,} gradients at a site, the most that a "
+                    "private one may: lower rounds or local-steps"
+                ],
+            )
         cast("Counted", batch if batch is not None else self.draw()).gradients += 1
         return torch.zeros_like(x), None if y is None else torch.zeros_like(y)
 

@@ -53,7 +53,7 @@ def _read(config: JoinConfig, policy: Policy) -> Iterator[Finding]:
 
     if not config.names_label:
         text = "no label: each run chooses the column; set label to yours"
-        yield Finding("error" if policy.strict else "warning", "rules", text)
+        yield Finding("error" if policy.strict or policy.budget else "warning", "rules", text)
     own = DataConfig(dataset="site", data_dir=config.data_dir, patient=policy.patient)
     own = replace(own, label=config.label) if config.label else own
     labels = Labels.of(config.label, "zeros", "zeros", "")  # a run decides how to read uncertain and blank

@@ -274,8 +274,11 @@ def _require_enough(site: OpenSite, data: SiteData) -> None:
             f"this site has fewer than {policy.fewest_training} training patients; an update from so few would reveal "
             "much about each, so it does not take part"
         )
-    if ClosedFormDual in run.strategy.needs and few_of_a_class(
-        counts_by_class(data.train.targets(), data.classes), policy
+    # Under differential privacy these sums are noised, and a refusal by exact counts would be a count without noise.
+    if (
+        not run.private
+        and ClosedFormDual in run.strategy.needs
+        and few_of_a_class(counts_by_class(data.train.targets(), data.classes), policy)
     ):
         raise RefusedError(
             f"algorithm = {run.algorithm!r} sends sums over each class, but one has fewer than "

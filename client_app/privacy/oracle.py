@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from edelweiss.client_app.policy.limits import Limits
     from edelweiss.client_app.privacy.randomness import KeyedStream
     from edelweiss.datasets import Samples
     from edelweiss.federation.oracle import Point
@@ -121,6 +122,8 @@ class PrivateOracle:
         where nothing has to be private.
     fresh, common, augmentation
         As `SiteOracle` has them.
+    limits
+        Whose longest time is enforced; noise stands in for the fewest patients.
 
     Attributes
     ----------
@@ -146,6 +149,7 @@ class PrivateOracle:
         fresh: Callable[[], Arrays] | None = None,
         common: NetworkProblem | None = None,
         augmentation: Augmentation | None = None,
+        limits: Limits | None = None,
     ) -> None:
         self.problem, self.common, self.fresh = problem, common or problem, fresh or problem.fresh
         self.batch_size, self.gradients, self._drawn, self._expected = batch_size, 0, 0, 0.0
@@ -153,6 +157,7 @@ class PrivateOracle:
         self._samples, self._patients, self._stream, self._mechanism = samples, patients, stream, mechanism
         self._labels = labels or (lambda: samples.targets().cpu())
         self._augmentation, self.asked = augmentation or Augmentation(), Counter[Query]()
+        self._limits = limits
         self._allowed = spent(allowed, mechanism.noise) if mechanism.noise else None
 
     def close(self) -> None:
@@ -252,6 +257,8 @@ class PrivateOracle:
 
     def _require_paid(self, sample: Sample, sums: float = 1) -> None:
         """Check that what is asked, this answer included, costs no more than what was paid for; see `Query`."""
+        if self._limits is not None:
+            self._limits.require_time()
         if sample.gradients:
             self.asked[Query(sample.rate, sample.gradients)] -= 1
         sample.gradients += sums

@@ -17,6 +17,7 @@ from edelweiss.client_app.privacy.randomness import KeyedStream, derived, digest
 from edelweiss.common import ConfigError, latest
 from edelweiss.config.privacy import (
     COUNT_NOISE,
+    Fit,
     Price,
     clips,
     counts_cost,
@@ -24,6 +25,7 @@ from edelweiss.config.privacy import (
     evaluation_noise,
     price,
     require_private,
+    what_fits,
 )
 from edelweiss.datasets import Facts
 from edelweiss.evidence.noised import FIXED, Noised
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
+    from edelweiss.client_app.policy.limits import Limits
     from edelweiss.client_app.privacy.ledger import Ledger
     from edelweiss.config import RunConfig
     from edelweiss.datasets import Samples, SiteData
@@ -142,21 +145,28 @@ class SitePrivacy:
         assert self.ledger is not None, "a simulated site has none"
         if self._fits(self.run, sites):
             return
-        low, high, best = 0.0, self.run.dp_epsilon, 0.0
-        for _ in range(7):
-            middle = (low + high) / 2
-            cheaper = self.run.model_copy(update={"dp_epsilon": middle})
-            try:
-                fits = self._fits(cheaper, sites)
-            except ConfigError:  # no noise is enough for so little
-                low = middle
-                continue
-            low, high, best = (middle, high, middle) if fits else (low, middle, best)
-        way = f"at most dp.epsilon = {best:.2g} fits" if best else "no run fits any more"
+        found = what_fits(self.run, sites, len(self.patients), lambda run: self._fits(run, sites))
         raise RefusedError(
             f"dp.epsilon = {self.run.dp_epsilon:g}: the run costs more than is left of this site's privacy budget "
-            f"({self.ledger.in_words()}): {way}"
+            f"({self.ledger.in_words()}): {self._way(found, sites)}"
         )
+
+    def _way(self, found: Fit, sites: int) -> str:
+        """Return what to change in a run that does not fit."""
+        run, noise = self.run, self.price(sites).noise
+        trained = run.evidence and self._fits(run.model_copy(update={"evidence": False}), sites)
+        unjudged = "evidence = false fits, for it leaves out those held out" if trained else ""
+        if not found.epsilon:
+            return unjudged or "no run fits any more: its operator may raise the budget"
+        fewer = {
+            "rounds": (found.rounds, run.rounds),
+            "batch-size": (found.batch_size, run.batch_size),
+        }
+        ways = " or ".join(f"{key} = {most} instead of {now}" for key, (most, now) in fewer.items() if most)
+        louder = f", with noise of {found.noise:.3g} clips instead of {noise:.3g}"
+        text = f"at most dp.epsilon = {found.epsilon:g} fits{louder}"
+        text += f"; beside it at most {ways} keeps the noise as low" * bool(ways)
+        return "; or ".join(filter(None, (text, unjudged)))
 
     def _fits(self, run: RunConfig, sites: int) -> bool:
         assert self.ledger is not None, "a simulated site has none"
@@ -220,8 +230,9 @@ class SitePrivacy:
         *,
         fresh: Callable[[], Arrays],
         common: Problem,
+        limits: Limits | None = None,
     ) -> PrivateOracle:
-        """Return the oracle of the answer to a `randomness.question`.
+        """Return the oracle of the answer to a `randomness.question`, which may take as long as ``limits`` say.
 
         Raises
         ------
@@ -248,6 +259,7 @@ class SitePrivacy:
             fresh=fresh,
             common=cast("NetworkProblem", common),
             augmentation=run.augmentation,
+            limits=limits,
         )
 
 

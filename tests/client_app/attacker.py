@@ -58,7 +58,8 @@ class Target:
         self.features, self.labels = table(rows, seed=11)
         self.data = write_table(folder / "data", self.features, self.labels)
         rules = ({"privacy": {"epsilon": EPSILON, "delta": DELTA}} if private else {}) | policy
-        self.node = with_secret("north", self.data, folder / "state", "7" * 64) | {"policy": site_toml(folder, **rules)}
+        own: dict[str, Value] = {"policy": site_toml(folder, **rules), "label": "label"}
+        self.node = with_secret("north", self.data, folder / "state", "7" * 64) | own
 
     @contextmanager
     def run(self, **keys: Value) -> Iterator[Run]:

@@ -46,7 +46,7 @@ class Hospital:
             "data-dir": str(self.data),
             "state-dir": str(self.state),
             "policy": site_toml(folder, **policy),
-            "label": "label" if policy.get("strict") else "",
+            "label": "label" if policy.get("strict") or policy.get("privacy") else "",
         }
 
     def run(self, **keys: Value) -> SiteGrid:

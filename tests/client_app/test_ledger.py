@@ -340,15 +340,6 @@ def test_with_a_budget_runs_need_differential_privacy_and_without_one_they_may_n
     assert not list((tmp_path / "with").rglob(FILE))  # nothing was spent
 
 
-def test_a_run_that_is_too_expensive_is_refused_before_the_first_answer_with_what_fits(tmp_path: Path) -> None:
-    site = hospital(tmp_path, epsilon=2.0)
-    text = refusal(site)
-    assert "dp.epsilon = 4" in text
-    fitting = float(text.partition("at most dp.epsilon = ")[2].split()[0])
-    assert 0 < fitting <= 2
-    assert isinstance(site.described(**RUN | {"dp.epsilon": fitting}), Facts)
-
-
 def test_two_noises_of_one_stream_are_never_answered(tmp_path: Path) -> None:
     """An answer's noise depends on the number of sites and more; were only the stream the same, two would give none."""
     site = hospital(tmp_path, epsilon=100.0)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +15,7 @@ import pytest
 import torch
 
 from edelweiss.client_app.handlers import HANDLERS
+from edelweiss.client_app.policy import limits
 from edelweiss.common import Value
 from edelweiss.datasets import Facts, Samples
 from edelweiss.problems import PROBLEMS
@@ -160,6 +163,7 @@ def test_with_differential_privacy_a_patient_may_come_or_go(tmp_path: Path, priv
     assert isinstance(hospital.described(), Facts)
     write_table(hospital.data, features[1:], list(labels[1:]))
     hospital.node["policy"] = site_toml(tmp_path, **({"privacy": {"epsilon": 20.0}} if private else {}))
+    hospital.node["label"] = "label"
     said = hospital.described(**keys)
     assert isinstance(said, Facts) if private else "differ by fewer than" in str(said)
 
@@ -205,3 +209,12 @@ def test_a_policy_bounds_what_a_message_may_take(tmp_path: Path) -> None:
     site_toml(tmp_path, most_seconds=0, **split)
     with hospital.run(local_steps=2) as grid:
         assert train(grid, run="another") == ""
+
+
+def test_the_time_of_a_private_answer_is_bounded_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hospital = Hospital(tmp_path, *table(200, seed=0), most_seconds=1, privacy={"epsilon": 20.0})
+    with hospital.run(**{"dp.epsilon": 4.0}) as grid:
+        monkeypatch.setattr(limits, "time", SimpleNamespace(monotonic=lambda: math.inf))
+        assert "longer than 1 s" in train(grid)
+        monkeypatch.undo()
+        assert train(grid) == "no evaluation"

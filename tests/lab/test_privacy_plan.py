@@ -10,6 +10,7 @@ import pytest
 from edelweiss.common import ConfigError, Value
 from edelweiss.config import RunConfig
 from edelweiss.config.privacy import price
+from edelweiss.federation import privacy_plan
 from edelweiss.federation.oracle import not_private
 from edelweiss.federation.privacy_plan import total
 from edelweiss.lab.commands.privacy import HEADINGS, plan
@@ -63,11 +64,17 @@ def test_noise_for_an_epsilon_costs_that_epsilon_and_a_larger_site_needs_less() 
         (RUN | {"sampler": "fixed-positives"}, [200], (), ["fixed-positives"]),
         (RUN | {"dp.epsilon": "x"}, [200], (), ["dp.epsilon"]),
         (RUN | {"dp.epsilon": 0.01}, [200], (), ["dp.epsilon = 0.01"]),
+        (RUN | {"rounds": 100}, [200], (), ["rounds or local-steps"]),
     ],
 )
 def test_what_cannot_be_planned_is_named(
-    given: dict[str, Value], patients: list[int], noises: tuple[float, ...], named: list[str]
+    given: dict[str, Value],
+    patients: list[int],
+    noises: tuple[float, ...],
+    named: list[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(privacy_plan, "MOST_GRADIENTS", 300)
     with pytest.raises(ConfigError) as caught:
         list(plan(given, patients, noises))
     assert len(caught.value.problems) == len(named)

@@ -1,0 +1,110 @@
+"""What a private site refuses, and how, says nothing of its patients without noise, and says what would go."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from edelweiss.client_app.policy.records import Records
+from edelweiss.client_app.policy.rules import Budget
+from edelweiss.client_app.privacy.ledger import Ledger
+from edelweiss.common import Value
+from edelweiss.config.privacy import evaluation_cost, price
+from edelweiss.datasets import Facts
+from tests.client_app.policies import Hospital
+from tests.server_app.sites import site_job, table
+
+BUDGET: dict[str, Value] = {"epsilon": 6.0, "delta": 1e-4}
+RUN: dict[str, Value] = {
+    "algorithm": "codasca", "problem": "auc", "rounds": 20, "local_steps": 2, "batch_size": 64,
+    "dp.epsilon": 5.0, "dp.delta": 1e-4,
+}  # fmt: skip
+
+
+def hospital(folder: Path, positives: int = 60, budget: dict[str, Value] | None = None) -> Hospital:
+    features, labels = table(200, seed=3, positives=positives)
+    return Hospital(folder, features, list(labels), privacy=BUDGET if budget is None else budget)
+
+
+# ---------------------------------------------------------------------- what it does not say
+
+
+def test_no_refusal_says_how_many_patients_have_the_outcome(tmp_path: Path) -> None:
+    """CODA's sums are noised, so few of a class are no reason; the rule about counts would be one without noise."""
+    keys: dict[str, Value] = {"algorithm": "coda", "sampler": "uniform"}
+    for budget, asked in ((BUDGET, RUN), ({}, {})):
+        few, enough = (
+            hospital(tmp_path / f"{len(budget)} {count}", count, budget).described(**asked | keys) for count in (3, 60)
+        )
+        assert isinstance(enough, Facts), enough
+        assert isinstance(few, Facts) if budget else "fewer than" in str(few)
+
+
+def test_with_a_budget_no_run_chooses_the_label(tmp_path: Path) -> None:
+    """Else the number of patients would tell how many have a value in any column."""
+    site = hospital(tmp_path)
+    site.node["label"] = ""
+    named = [str(site.described(**RUN | {"label": name})) for name in ("label", "marker_0", "no such column")]
+    assert len(set(named)) == 1
+    assert "label is missing" in named[0]
+    assert not list(site.state.rglob("ledger.jsonl"))
+    site.node["label"] = "label"
+    assert isinstance(site.described(**RUN), Facts)
+
+
+@pytest.mark.parametrize("budget", [BUDGET, {}], ids=["with a budget", "without"])
+def test_what_is_wrong_with_the_data_is_not_counted(tmp_path: Path, budget: dict[str, Value]) -> None:
+    """A run says how labels are read; how many it could not read would be a count, of any that it asks for."""
+    said = []
+    for missing in (3, 4):
+        site = hospital(tmp_path / str(missing), budget=budget)
+        lines = (site.data / "data.csv").read_text().splitlines()
+        place = lines[0].split(",").index("label")
+        for row in range(1, 1 + missing):
+            lines[row] = ",".join("" if at == place else cell for at, cell in enumerate(lines[row].split(",")))
+        (site.data / "data.csv").write_text("\n".join(lines))
+        said.append(str(site.described(**RUN if budget else {})))
+    assert "log" in said[0] if budget else "missing in 3 rows" in said[0]
+    assert (said[0] == said[1]) == bool(budget)
+
+
+# ---------------------------------------------------------------------- what it does say
+
+
+def noise(folder: Path, **keys: Value) -> float:
+    return price(site_job(folder, **RUN | {"sites": 1} | keys), 1, 160).noise
+
+
+def test_a_run_that_is_too_expensive_is_refused_before_the_first_answer_with_what_fits(tmp_path: Path) -> None:
+    site = hospital(tmp_path, budget=BUDGET | {"epsilon": 2.0})
+    text = str(site.described(**RUN))
+    assert "\n" not in text
+    assert text.startswith("dp.epsilon = 5: ")
+    offers = [re.search(rf"{key} = ([0-9.]+) (?:fits|instead)", text) for key in ("dp.epsilon", "rounds", "batch-size")]
+    assert all(offers), text
+    epsilon, rounds, size = (float(found[1]) for found in offers if found)
+    assert not list(site.state.rglob("ledger.jsonl"))
+    meant, fitting = noise(tmp_path), {"dp.epsilon": epsilon}
+    assert noise(tmp_path, **fitting) > meant
+    for key, most in (("rounds", int(rounds)), ("batch_size", int(size))):
+        assert 0 < most < RUN[key]  # type: ignore[operator]
+        assert noise(tmp_path, **fitting | {key: most}) <= meant * 1.001
+        assert noise(tmp_path, **fitting | {key: most + 1}) > meant
+    assert "budget" in str(site.described(**RUN | {"dp.epsilon": 1.1 * epsilon}))
+    for key, most in (("rounds", int(rounds)), ("batch_size", int(size))):
+        again = hospital(tmp_path / key, budget=BUDGET | {"epsilon": 2.0})
+        assert isinstance(again.described(**RUN | fitting | {key: most}), Facts)
+
+
+def test_where_only_the_evaluation_does_not_fit_the_way_out_is_to_leave_it_out(tmp_path: Path) -> None:
+    site = hospital(tmp_path)
+    assert isinstance(site.described(**RUN), Facts)
+    records = Records(str(site.state))
+    ledger = Ledger(records.folder, records.secret, Budget.model_validate(BUDGET))
+    ledger.charge([b"judged"], evaluation_cost(site_job(tmp_path, **RUN | {"sites": 1})), "held-out")
+    assert "evidence = false" in str(site.described(**RUN | {"seed": 1}))
+    assert isinstance(site.described(**RUN | {"seed": 1, "evidence": False}), Facts)
+    ledger.charge([b"trained"], evaluation_cost(site_job(tmp_path, **RUN | {"sites": 1})))
+    assert "evidence = false" not in str(site.described(**RUN | {"seed": 2}))
