@@ -64,7 +64,7 @@ def test_noise_for_an_epsilon_costs_that_epsilon_and_a_larger_site_needs_less() 
         (RUN | {"sampler": "fixed-positives"}, [200], (), ["fixed-positives"]),
         (RUN | {"dp.epsilon": "x"}, [200], (), ["dp.epsilon"]),
         (RUN | {"dp.epsilon": 0.01}, [200], (), ["dp.epsilon = 0.01"]),
-        (RUN | {"rounds": 100}, [200], (), ["rounds or local-steps"]),
+        (RUN | {"rounds": 200}, [200], (), ["rounds or local-steps"]),
     ],
 )
 def test_what_cannot_be_planned_is_named(
