@@ -26,7 +26,7 @@ help: ## List the targets
 run: $(VENV)/.run ## Train in Flower's simulation, on a rare outcome; RUN_CONFIG='algorithm="coda-plus" rounds=5', or a TOML file, changes the job
 	@$(BIN)/python bin/run.py --run-config "$$RUN_CONFIG"
 
-demo: $(VENV)/.run ## Start a coordinator, three hospitals and the coordinator's page on this machine, for a look
+demo: $(VENV)/.run ## Start a coordinator, three hospitals and both pages on this machine, for a look
 	@$(BIN)/python bin/demo.py
 
 test deployments: export PYTHONDONTWRITEBYTECODE :=# each of their processes would compile everything anew

@@ -1,17 +1,20 @@
 #!/usr/bin/env python3
 """A coordinator and three hospitals on this machine, for a look: ``make demo``.
 
-A SuperLink, its executor, three sites, the coordinator's page and a first run are processes that end with this one. The
-third hospital asks its operator: the run waits until somebody approves it, on its page or by a command. The hospitals
-have the heart disease data of the UCI if EDELWEISS_DATA names a folder with them, else generated tables.
+They have what docker-compose.yml gives them: certificates, keys, registered hospitals, a signed run. All of it is
+processes that end with this one, and files in a temporary folder that goes with it. The third hospital asks its
+operator: the run waits until somebody approves it, on its page or by a command. The hospitals have the heart disease
+data of the UCI if EDELWEISS_DATA names a folder with them, else generated tables.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import subprocess
 import sys
-import threading
+import sysconfig
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
@@ -25,83 +28,187 @@ REPO = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPO))
 
 # After the path, by which a script finds the repository.
-from bin.run import free_port, superlink  # noqa: E402
+from bin.run import KEPT, free_port, keeper  # noqa: E402
+from edelweiss.common import Value, to_toml  # noqa: E402
 from edelweiss.common.scratch import Scratch  # noqa: E402
 from edelweiss.lab.submission import flower_environment, started  # noqa: E402
 
 HEART = ("cleveland", "hungarian", "va")  # the fourth, Switzerland, has eight patients without the disease
 GENERATED = ("hospital-a", "hospital-b", "hospital-c")
 ROWS = 300  # of a generated table
-START = 120.0  # seconds for a process to say how to log in
-RUN = {"dataset": "site", "sites": 3, "rounds": 60, "local-steps": 20, "model": "linear", "run-name": "demo"}
+START, END = 120.0, 5.0  # seconds for a process to say that it is there, and for all to end in peace
+TAIL = 2000  # characters of a log
+RUN = 'dataset="site" sites=3 algorithm="fedavg" problem="bce" model="linear" rounds=30 run-name="demo" runs-dir="{}"'
+TOOLS = {"bash": "bash", "openssl": "openssl", "ssh-keygen": "openssh-client"}  # of bin/make_certs.sh, as in Debian
+
+
+class DemoError(Exception):
+    """What went wrong, in a line or as the log that says it."""
 
 
 def main() -> int:
-    """Start everything and wait for Ctrl-C or SIGTERM, either of which ends all of it."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    with Scratch() as home, ExitStack() as stack:
-        folder = Path(os.environ.get("EDELWEISS_DEMO", home / "demo")).absolute()
-        folder.mkdir(parents=True, exist_ok=True)
-        hospitals, what = data_in(folder)
-        environment = {"EDELWEISS_ALLOW_ROOT": "1"} | flower_environment(home)  # its hospitals are only for a look
-        fleet = f"127.0.0.1:{free_port()}"
-        stack.enter_context(superlink(home, environment, "--fleet-api-type", "grpc-rere", "--fleet-api-address", fleet))
-        control = (home / "config.toml").read_text(encoding="utf-8").split('address = "')[1].split('"')[0]
+    """Start everything and wait for Ctrl-C, SIGTERM or a closed terminal, each of which ends all of it."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
+    if missing := [package for tool, package in TOOLS.items() if not shutil.which(tool)]:
+        return complain(f"it makes keys and certificates: apt install {' '.join(missing)}")
+    try:
+        with Scratch() as home, keeper() as kept, ExitStack() as stack:
+            demo = Demo(home, kept, stack)
+            try:
+                demo.begin()
+                demo.watch()
+            finally:
+                demo.end()
+    except KeyboardInterrupt:
+        pass
+    except (DemoError, OSError) as error:  # such as no temporary folder, or no room in it
+        return complain(str(error))
+    return 0
+
+
+class Demo:
+    """All processes, whose files are in the folder ``home``."""
+
+    def __init__(self, home: Path, kept: int, stack: ExitStack) -> None:
+        self.home, self._kept, self._stack = home, kept, stack
+        self._processes: dict[str, subprocess.Popen[str]] = {}
+        (home / "tmp").mkdir()
+        keys = {"OPERATOR_CERTIFICATE": "operator.crt", "OPERATOR_KEY": "operator.key"}
+        keys |= {"STUDY_KEYS": "study.pub", "EXECUTOR_KEY": "executor.key"}
+        self._environment = flower_environment(home) | {"TMPDIR": str(home / "tmp"), "EDELWEISS_ALLOW_ROOT": "1"}
+        self._environment |= {f"EDELWEISS_{name}": str(self.key(file)) for name, file in keys.items()}
+
+    def key(self, name: str) -> Path:
+        """Return the file of a key or certificate."""
+        return self.home / "certificates" / name
+
+    def begin(self) -> None:
+        """Start all of it and say where it is."""
+        hospitals, what = data_in(self.home)
+        print(f"Starting a coordinator and three hospitals with {what}, in {self.home}", flush=True)
+        self._keys(hospitals)
+        control, fleet = (f"127.0.0.1:{free_port()}" for _ in range(2))
+        self._coordinator(control, fleet)
         asks = hospitals[-1]
-        port = free_port()
-
-        def start(log: Path, *words: str) -> None:
-            stream = stack.enter_context(log.open("w"))
-            command = [sys.executable, "-m", *words]
-            stack.enter_context(started(command, environment, cwd=REPO, stdout=stream, stderr=stream))
-
         for name in hospitals:
-            site = folder / name
-            (site / "site.toml").write_text(f'[policy]\napprove = "{"ask" if name == asks else "always"}"\n')
-            own = [f"--site={name}", f"--data-dir={site / 'data'}", f"--state-dir={site / 'state'}", "--label=outcome"]
-            own += [f"--policy={site / 'site.toml'}", *([f"--page=127.0.0.1:{port}"] if name == asks else [])]
-            start(site / "site.log", "edelweiss.client_app.cli", "join", "--insecure", f"--superlink={fleet}", *own)
+            self._hospital(name, fleet, asks=name == asks)
+        there = [f"--superlink={control}", f"--root-certificates={self.key('ca.crt')}", f"--sites={self.key('public')}"]
+        there += [f"--certificate={self.key('operator.crt')}", f"--key={self.key('operator.key')}"]
+        there += [f"--study-key={self.key('study.key')}", f"--executor={self.key('executor.pub')}"]
+        runs = self.home / "runs"
+        own = [f"--runs-dir={runs}", f"--accounts={self.home / 'accounts.json'}", "--page=127.0.0.1:0"]
+        self._start("dashboard", "edelweiss", "dashboard", *there, *own)
         for name in hospitals:
-            said(folder / name / "site.log", "joined, as number")
-        there = ["--superlink", control, "--insecure"]
-        page = ["dashboard", *there, "--runs-dir", str(folder / "runs"), "--accounts", str(folder / "accounts.json")]
-        page += ["--page", os.environ.get("EDELWEISS_DEMO_PAGE", "127.0.0.1:0")]
-        start(folder / "page.log", "edelweiss.lab.cli", *page)
-        address = said(folder / "page.log", "http")
-        word = said(folder / "page.log", "user admin", "the password of the first start")
-        keys = " ".join(
-            f'{key}="{value}"' if isinstance(value, str) else f"{key}={value}" for key, value in RUN.items()
-        )
-        if not (folder / "runs" / "demo").exists():
-            keys += f' runs-dir="{folder / "runs"}"'
-            start(folder / "submit.log", "edelweiss.lab.cli", "submit", *there, "--run-config", keys)
-        state = f"--state-dir {folder / asks / 'state'}"
-        site_cli = f"{sys.executable} -m edelweiss.client_app.cli"
+            self._says(name, "joined, as number")
+        page = self._says(asks, "page: http")
+        self._start("run", "edelweiss", "submit", *there, "--run-config", RUN.format(runs))
         print(
-            f"A coordinator and three hospitals with {what}; their files and the runs are in {folder}.\n\n"
-            f"The coordinator's page:  {address}\n  {word}\n"
-            f"The page of {asks}:  http://127.0.0.1:{port}/\n"
-            f"  {said(folder / asks / 'site.log', 'page: name', f'its password is in {folder / asks}/site.log')}\n\n"
-            f"A run has been started; {asks} asks its operator: approve it on its page, or in another shell:\n\n"
-            f"  {site_cli} runs {state}\n  {site_cli} approve RUN {state}\n\nCtrl-C ends all of it.",
+            f"\nThe coordinator's page  {self._says('dashboard', 'http')}\n"
+            f"  {self._says('dashboard', 'user admin')}\n"
+            f"The page of {asks}  {page.removeprefix('page: ')}\n"
+            f"  {self._says(asks, 'name operator')}\n\n"
+            f"Ctrl-C ends all of it. A run begins; {asks} asks its operator.\n",
             flush=True,
         )
-        with suppress(KeyboardInterrupt):
-            threading.Event().wait()
-        return 0
+        self._asks = asks
 
+    def watch(self) -> None:
+        """Say which runs wait and which processes end, for as long as this one goes on."""
+        from edelweiss.client_app.policy.records import Records
 
-def said(log: Path, words: str, otherwise: str = "") -> str:
-    """Wait until a log has a line with these words; return the line from there on."""
-    deadline = time.monotonic() + START
-    while time.monotonic() < deadline:
-        for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
-            if words in line:
-                return line[line.index(words) :]
-        if otherwise and "http" in log.read_text(encoding="utf-8", errors="replace"):
-            return otherwise
-        time.sleep(0.1)
-    sys.exit(f"{log} does not say {words!r}:\n{log.read_text(encoding='utf-8', errors='replace')[-2000:]}")
+        running, told, state = dict(self._processes), set[str](), self.home / self._asks / "state"
+        command = Path(sysconfig.get_path("scripts")) / "edelweiss-site"
+        while True:
+            for run in (each.run for each in Records(str(state)).runs() if each.waits and each.run not in told):
+                told.add(run)
+                print(f"Run {run} waits for {self._asks}: approve it on its page, or in another shell:")
+                print(f"  {command} approve {run} --state-dir {state}\n", flush=True)
+            for name in [name for name, process in running.items() if process.poll() is not None]:
+                code = running.pop(name).returncode
+                complete = name == "run" and code == 0
+                how = (
+                    "is complete: the coordinator's page has its report" if complete else f"has ended with code {code}"
+                )
+                print(f"The {name} {how}; its log: {self._log(name)}", flush=True)
+            time.sleep(0.2)
+
+    def end(self) -> None:
+        """End everybody at once while there is a SuperLink to say goodbye to; what stays is killed with the block."""
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        with suppress(OSError):  # a closed terminal
+            print("\nEnding all of it", flush=True)
+        others = [process for name, process in self._processes.items() if name not in ("superlink", "executor")]
+        for process in others:
+            process.terminate()
+        deadline = time.monotonic() + END
+        while any(process.poll() is None for process in others) and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+    def _keys(self, hospitals: Sequence[str]) -> None:
+        """Make keys and certificates of all."""
+        environment = self._environment | {"OUT": str(self.home / "certificates")}
+        command = [str(REPO / "bin" / "make_certs.sh"), *hospitals]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        if done.returncode:
+            raise DemoError(done.stderr.strip())
+
+    def _coordinator(self, control: str, fleet: str) -> None:
+        """Start the SuperLink and the executor, and register the hospitals."""
+        trusted, secret = self.key("ca.crt"), f"--superexec-auth-secret-file={self.key('superexec.secret')}"
+        connection = {"default": "demo", "demo.address": control, "demo.root-certificates": str(trusted)}
+        (self.home / "config.toml").write_text(
+            to_toml({f"superlink.{key}": value for key, value in connection.items()})
+        )
+        host, _, port = control.partition(":")
+        own = [f"--ssl-ca-certfile={trusted}", f"--ssl-certfile={self.key('superlink.crt')}", f"--host={host}"]
+        own += [f"--ssl-keyfile={self.key('superlink.key')}", "--enable-supernode-auth", f"--port={port}", secret]
+        own += ["--isolation=process", "--fleet-api-type=grpc-rere", f"--fleet-api-address={fleet}"]
+        self._start("superlink", "edelweiss-superlink", *own)
+        self._says("superlink", "Uvicorn running")
+        address = f"--runtime-api-address={control}"
+        self._start("executor", "edelweiss-executor", address, f"--root-certificates={trusted}", secret)
+        for public in sorted(self.key("public").glob("*.pub")):
+            self._start(f"register-{public.stem}", "edelweiss-flower", "supernode", "register", str(public))
+        for name in [name for name in self._processes if name.startswith("register-")]:
+            if self._processes.pop(name).wait(START):
+                raise DemoError(self._log(name).read_text())
+
+    def _hospital(self, name: str, fleet: str, *, asks: bool) -> None:
+        """Start a hospital's site."""
+        folder = self.home / name
+        settings: dict[str, Value] = {"superlink": fleet, "site": name, "label": "outcome"}
+        settings |= {f"{kind}-dir": str(folder / kind) for kind in ("data", "state")}
+        settings |= {"root-certificates": str(self.key("ca.crt")), "key": str(self.key(f"{name}.key"))}
+        settings |= {"certificate": str(self.key("public") / f"{name}.crt")}
+        settings |= {"page": f"127.0.0.1:{free_port()}"} if asks else {}
+        rules = f'[policy]\napprove = "{"ask" if asks else "always"}"\nstudy-keys = ["{self.key("study.pub")}"]\n'
+        (folder / "site.toml").write_text(f"{to_toml(settings)}\n{rules}", encoding="utf-8")
+        self._start(name, "edelweiss-site", "join", f"--policy={folder / 'site.toml'}")
+
+    def _log(self, name: str) -> Path:
+        return self.home / f"{name}.log"
+
+    def _start(self, name: str, *command: str) -> None:
+        stream = self._stack.enter_context(self._log(name).open("w"))
+        options = {"stdin": self._kept, "stdout": stream, "stderr": stream}
+        process = self._stack.enter_context(started([*KEPT, *command], self._environment, **options))
+        self._processes[name] = process
+
+    def _says(self, name: str, words: str) -> str:
+        """Wait until a process has said these words; return its line from there on."""
+        deadline = time.monotonic() + START
+        while time.monotonic() < deadline:
+            ended = self._processes[name].poll() is not None
+            said = self._log(name).read_text(encoding="utf-8", errors="replace")
+            for line in said.splitlines():
+                if words in line:
+                    return line[line.index(words) :]
+            if ended:
+                break
+            time.sleep(0.05)
+        raise DemoError(f"{name} {'has ended' if ended else 'does not answer'}:\n{said[-TAIL:]}")
 
 
 def data_in(folder: Path) -> tuple[tuple[str, ...], str]:
@@ -140,6 +247,12 @@ def write(folder: Path, features: Sequence[str], table: np.ndarray, labels: np.n
     for row, label in zip(table, labels, strict=True):
         lines.append(",".join([*("" if value != value else f"{value:g}" for value in row), str(int(label))]))
     (folder / "data.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def complain(text: str) -> int:
+    """Say what is wrong; return the exit code."""
+    print(f"demo: {text}", file=sys.stderr)
+    return 1
 
 
 if __name__ == "__main__":
