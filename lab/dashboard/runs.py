@@ -8,6 +8,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property, lru_cache
@@ -36,7 +37,7 @@ SITE_TONES = {
 RECENT = 10  # rounds whose mean time says how much is left
 MOST_POINTS, MOST_SITES = 150, 40  # of a curve, and thin ones of one picture
 KEPT = 50  # runs whose rounds are kept in memory
-MOST_RUNS = 4096  # whose keys, status and numbers of rounds are, as long as the files stay the same
+MOST_RUNS = 4096  # whose status, keys and number of rounds are, as long as they have ended
 NUMBERS = ("seconds", "bytes-down", "bytes-up")  # of a round, besides its metrics
 
 Round = dict[str, Any]
@@ -51,14 +52,13 @@ class Shown:
     state: dict[str, Any]
 
     @classmethod
-    def read(cls, folder: Path) -> Shown:
-        """Read how a run stands; what else is shown of it is read when asked for."""
+    def read(cls, folder: Path | str) -> Shown:
+        """Read how a run stands; what else is shown of it is read when asked for, and of one that has ended once."""
         try:
-            found = (folder / "status.json").stat()
-            state = _ended(folder, found.st_ino, found.st_mtime_ns)
+            found = os.stat(f"{folder}/status.json")
+            return _ended(str(folder), found.st_ino, found.st_mtime_ns)
         except (OSError, _RunningError):
-            state = mark_lost(folder)
-        return cls(folder, state)
+            return cls(Path(folder), mark_lost(Path(folder)))
 
     @cached_property
     def keys(self) -> dict[str, Any]:
@@ -69,10 +69,10 @@ class Shown:
         except (OSError, ValueError):
             return {}
 
-    @cached_property
+    @property
     def records(self) -> Sequence[Round]:
         """Its rounds so far."""
-        return _ROUNDS.of(self.folder / "metrics.jsonl")
+        return _ROUNDS.of(self.folder / "metrics.jsonl").records
 
     @property
     def name(self) -> str:
@@ -131,13 +131,13 @@ class Shown:
         """Whether it has a report."""
         return (self.folder / "report.html").is_file()
 
-    @property
+    @cached_property
     def done(self) -> int:
         """Rounds that are written."""
-        file = self.folder / "metrics.jsonl"
+        if self.status == "running":
+            return len(self.records)
         try:
-            found = file.stat()
-            return _lines(file, found.st_mtime_ns, found.st_size)
+            return (self.folder / "metrics.jsonl").read_bytes().count(b"\n")
         except OSError:
             return 0
 
@@ -180,8 +180,8 @@ class Shown:
     @property
     def bytes(self) -> str:
         """The traffic of the whole run."""
-        down, up = (sum(each.get(key) or 0 for each in self.records) for key in ("bytes-down", "bytes-up"))
-        return f"{volume(down)} to the hospitals, {volume(up)} from them"
+        found = _ROUNDS.of(self.folder / "metrics.jsonl")
+        return f"{volume(found.down)} to the hospitals, {volume(found.up)} from them"
 
     def curves(self) -> list[dict[str, Any]]:
         """Return a line for each headline metric, and thin ones of the sites, as in the report."""
@@ -233,32 +233,47 @@ class _Rounds:
     """The rounds of the runs that were looked at last, of which only new lines are read."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[Path, tuple[int, int, list[Round]]] = OrderedDict()  # inode, bytes read, rounds
+        self._known: OrderedDict[Path, _Read] = OrderedDict()
         self._lock = threading.Lock()
 
-    def of(self, file: Path) -> list[Round]:
-        """Return what is shown of each whole line of a file; empty without one."""
+    def of(self, file: Path) -> _Read:
+        """Return what is shown of each whole line of a file; nothing without one."""
         with self._lock:
             try:
                 with file.open("rb") as stream:
                     status = os.fstat(stream.fileno())
-                    inode, read, rounds = self._known.pop(file, (status.st_ino, 0, []))
-                    if inode != status.st_ino or read > status.st_size:  # a run that was resumed
-                        inode, read, rounds = status.st_ino, 0, []
-                    stream.seek(read)
+                    known = self._known.pop(file, _Read(status.st_ino))
+                    if known.inode != status.st_ino or known.size > status.st_size:  # a run that was resumed
+                        known = _Read(status.st_ino)
+                    stream.seek(known.size)
                     new = stream.read()
             except OSError:
-                return []
-            whole = new[: new.rfind(b"\n") + 1]
-            try:
-                rounds = rounds + [_shown(json.loads(line)) for line in whole.splitlines()]
-                read += len(whole)
-            except (ValueError, AttributeError):  # somebody wrote into it
-                pass
-            self._known[file] = (inode, read, rounds)
+                return _Read(0)
+            with suppress(ValueError, AttributeError):  # somebody wrote into it
+                known = known.more(new[: new.rfind(b"\n") + 1])
+            self._known[file] = known
             while len(self._known) > KEPT:
                 self._known.popitem(last=False)
-            return rounds
+            return known
+
+
+@dataclass(frozen=True)
+class _Read:
+    """What was read of a file with rounds: so many bytes, and the traffic of these rounds."""
+
+    inode: int
+    size: int = 0
+    records: tuple[Round, ...] = ()
+    down: float = 0.0
+    up: float = 0.0
+
+    def more(self, lines: bytes) -> _Read:
+        """Return it with further lines."""
+        if not lines:
+            return self
+        new = [_shown(json.loads(line)) for line in lines.splitlines()]
+        down, up = (sum(each.get(key) or 0 for each in new) for key in ("bytes-down", "bytes-up"))
+        return _Read(self.inode, self.size + len(lines), (*self.records, *new), self.down + down, self.up + up)
 
 
 def _shown(record: dict[str, Any]) -> Round:
@@ -276,7 +291,7 @@ _ROUNDS = _Rounds()
 def _curve(name: str, records: Sequence[Round]) -> dict[str, Any]:
     """Return the lines of a metric; empty if no round has it."""
     every = max(1, -(-len(records) // MOST_POINTS))
-    thinned = [(i, each) for i, each in enumerate(records) if i % every == 0 or i == len(records) - 1]
+    thinned = [(i, records[i]) for i in sorted({*range(0, len(records), every), *range(len(records))[-1:]})]
     whole = [(i, each[name]) for i, each in thinned if name in each]
     if not whole:
         return {}
@@ -305,21 +320,19 @@ class _RunningError(Exception):
 
 
 @lru_cache(maxsize=MOST_RUNS)
-def _ended(folder: Path, inode: int, changed: int) -> dict[str, Any]:
-    state = mark_lost(folder)
-    if state.get("status") not in ("complete", *ENDED_EARLY):
+def _ended(folder: str, inode: int, changed: int) -> Shown:
+    run = Shown(Path(folder), mark_lost(Path(folder)))
+    if run.status not in ("complete", *ENDED_EARLY):
         raise _RunningError
-    return state
+    return run
 
 
 @lru_cache(maxsize=MOST_RUNS)
-def _sites(file: Path, changed: int) -> Any:
-    return read_json(file)
-
-
-@lru_cache(maxsize=MOST_RUNS)
-def _lines(file: Path, changed: int, size: int) -> int:
-    return file.read_bytes().count(b"\n")
+def _sites(file: str, changed: int) -> dict[str, dict[str, Any]]:
+    found = read_json(Path(file))
+    if not isinstance(found, dict):
+        return {}
+    return {str(node): each for node, each in found.items() if isinstance(each, dict)}
 
 
 @lru_cache(maxsize=KEPT)
@@ -337,15 +350,12 @@ def _keys(file: Path, changed: int) -> dict[str, Any]:
 
 def by_node(folder: Path) -> dict[str, dict[str, Any]]:
     """Return the content of sites.json; without states if it is from before the run was resumed."""
-    file = folder / site_status.FILE
+    file = f"{folder}/{site_status.FILE}"
     try:
-        written = file.stat().st_mtime_ns
-        found, old = _sites(file, written), written < (folder / "status.json").stat().st_mtime_ns
+        written = os.stat(file).st_mtime_ns
+        sites, old = _sites(file, written), written < os.stat(f"{folder}/status.json").st_mtime_ns
     except (OSError, ValueError):
         return {}
-    sites = (
-        {str(node): each for node, each in found.items() if isinstance(each, dict)} if isinstance(found, dict) else {}
-    )
     return {node: each | {"state": ""} for node, each in sites.items()} if old else sites
 
 
@@ -376,8 +386,9 @@ def ago(at: object, now: float) -> str:
 def all_runs(root: Path) -> list[Shown]:
     """Return the runs in a folder, the latest first."""
     try:
-        folders = [Path(each.path) for each in os.scandir(root) if each.is_dir() and not each.is_symlink()]
+        with os.scandir(root) as entries:
+            folders = [each.path for each in entries if each.is_dir(follow_symlinks=False)]
     except OSError:
         return []
-    found = [Shown.read(folder) for folder in folders if (folder / "config.toml").is_file()]
+    found = [Shown.read(folder) for folder in folders if os.path.isfile(f"{folder}/config.toml")]
     return sorted(found, key=lambda run: (run.status == "running", run.since), reverse=True)
