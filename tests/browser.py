@@ -8,15 +8,18 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
 
 from bin.run import free_port
+
+if TYPE_CHECKING:
+    from starlette.routing import Route
 
 OPTIONS = [
     "--headless",
@@ -31,6 +34,17 @@ OPTIONS = [
 ]
 TAB, ENTER, SPACE = "\ue004", "\ue007", " "
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
+
+
+STOPS = """
+const usable = "a[href], button, input:not([type=hidden]), select, textarea, summary, [tabindex='0']";
+window.stops = [...document.querySelectorAll(usable)].filter(e => !e.disabled && e.checkVisibility());
+window.focused = new Set();
+document.addEventListener("focusin", event => {
+  if (getComputedStyle(event.target).outlineStyle !== "none") window.focused.add(event.target);
+});
+return window.stops.length;
+"""
 
 
 class Browser:
@@ -98,6 +112,12 @@ class Browser:
         """Return the page's visible text."""
         return str(self.js("return document.body.innerText"))
 
+    def off_keyboard(self) -> list[str]:
+        """Return what can be used and is not reached by the tabulator, or not seen to have the focus."""
+        count = self.js(STOPS)
+        self.keys(*[TAB] * 2 * (count + 2))  # from wherever the focus is, once around
+        return list(self.js("return window.stops.filter(e => !window.focused.has(e)).map(e => e.outerHTML)"))
+
     def picture(self, file: Path) -> None:
         """Write a PNG of the window."""
         file.write_bytes(base64.b64decode(self._client.get("screenshot").json()["value"]))
@@ -107,6 +127,27 @@ class Browser:
         self.js(_axe())
         script = "return axe.run().then(r => r.violations.map(v => v.id + ': ' + v.nodes.map(n => n.html).join(' | ')))"
         return list(self.js(script))
+
+
+def pages_of(routes: Iterable[Route], client: httpx.Client, **values: str) -> list[str]:
+    """Return the addresses of the pages that an app has for somebody who has logged in.
+
+    Parameters
+    ----------
+    routes : iterable of Route
+        All of the app: what it answers tells what is a page.
+    client : httpx.Client
+        Whose.
+    **values : str
+        For the parameters in paths.
+    """
+    found = []
+    for path in [route.path.format(**values) for route in routes if "GET" in (route.methods or ())]:
+        with client.stream("GET", path) as answer:
+            kind, file = answer.headers.get("content-type", ""), "content-disposition" in answer.headers
+        if kind.startswith("text/html") and not file:
+            found.append(path)
+    return found
 
 
 def _axe() -> str:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from edelweiss.client_app.page.app import page_of
 from edelweiss.client_app.policy.advance import advances
-from tests.browser import ENTER, SPACE, TAB, Browser, browser
+from tests.browser import ENTER, SPACE, TAB, Browser, browser, pages_of
 from tests.client_app.site_pages import HOSTILE, PASSWORD, TERMS, SitePage, site_page
 
 pytestmark = pytest.mark.deployments
@@ -115,14 +116,18 @@ def test_every_page_is_readable_and_accessible(opened: tuple[SitePage, Browser],
     page.note("33", terms=TERMS)
     window.look(width, scheme)
     login(page, window)
-    for path in ("/", "/runs", "/runs/33", "/runs/33?print=1", "/advance?run=33", "/audit", "/nowhere"):
+    pages = pages_of(page_of(page.config).routes, page.login(), run="33")
+    assert {"/", "/runs", "/runs/33", "/advance", "/audit"} <= {*pages}
+    for path in (*pages, "/runs/33?print=1", "/advance?run=33", "/nowhere"):
         window.open(f"{page.url}{path}")
         assert window.js("return document.documentElement.scrollWidth") <= width, path
         assert window.js("return document.querySelectorAll('main img[src=x]').length") == 0
         assert window.violations() == [], path
+        assert window.off_keyboard() == [], path
     window.cdp("Network.clearBrowserCookies")
     window.open(f"{page.url}/login")
     assert window.violations() == []
+    assert window.off_keyboard() == []
 
 
 @pytest.mark.skipif(not PICTURES, reason="EDELWEISS_PICTURES names no folder for pictures")
