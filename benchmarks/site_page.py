@@ -1,23 +1,27 @@
-"""The site's page while a run trains: how long a page takes, and what it takes of a core.
+"""Both pages while a run trains: how long a page takes, and what it takes of a core.
 
     python -m benchmarks.site_page --runs 200 --lines 100 --seconds 60
 
-It starts a SuperLink and a site with its page, whose state folder has so many earlier runs with so many lines of the
-audit log each; then a run that trains for the time of the measurement. The processor's time is that of the page's
-process alone, looked up in /proc (Linux).
+It starts a SuperLink, a site with its page, whose state folder has so many earlier runs with so many lines of the audit
+log each, and the coordinator's page over a folder of as many runs with so many rounds each; then a run that trains for
+the time of the measurement. The processor's time is that of a page's process alone, looked up in /proc (Linux).
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
+import shutil
 import statistics
 import sys
 import tempfile
 import time
+import tomllib
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,18 +36,28 @@ from bin.run import free_port  # noqa: E402
 from edelweiss.client_app.audit import Audit  # noqa: E402
 from edelweiss.client_app.page.beside import accounts_in  # noqa: E402
 from edelweiss.client_app.policy.records import Records, RunRecord  # noqa: E402
+from edelweiss.lab.submission import started  # noqa: E402
+from edelweiss.server_app import simulate  # noqa: E402
 from tests.deployment.processes import deployment, until  # noqa: E402
 from tests.server_app.sites import table, write_table  # noqa: E402
 
 if TYPE_CHECKING:
-    from urllib.request import OpenerDirector
-
     from edelweiss.common import Value
+    from tests.deployment.processes import Federation
 
 PASSWORD = "correct horse battery"
-PAGES = ("/", "/runs", "/runs/1", "/audit", "/metrics")
+OF_SITE = ("/", "/runs", "/runs/1", "/audit", "/metrics")
+OF_COORDINATOR = ("/", "/hospitals", "/runs/active", "/runs/1", "/new", "/compare?run=1&run=2")
+LIVE = ("/live", "/hospitals/live", "/runs/active/live")  # what an open page of the coordinator's listens to
 SCRAPE = 15.0  # seconds between two looks of a monitoring system
-JOB = {"dataset": "site", "sites": 1, "algorithm": "fedavg", "problem": "bce", "model": "mlp", "local-steps": 50}
+JOB: dict[str, Value] = {
+    "dataset": "site",
+    "sites": 1,
+    "algorithm": "fedavg",
+    "problem": "bce",
+    "model": "mlp",
+    "local-steps": 50,
+}
 
 
 @dataclass
@@ -61,35 +75,17 @@ class Taken:
 
 
 class Page:
-    """The page of the site, and its process."""
+    """A page in a process, and somebody who has logged in."""
 
-    def __init__(self, url: str, state: Path) -> None:
-        self.url, self.client = url, build_opener(HTTPCookieProcessor())
-        accounts_in(str(state)).set("anna", "decide", PASSWORD)
-        until(self._answers)
-        before = re.search(r'name="before" value="([^"]+)"', self.get("/login", self.client))
+    def __init__(self, url: str, pid: int, name: str, password: str) -> None:
+        self.url, self.pid, self.client = url, pid, build_opener(HTTPCookieProcessor())
+        before = re.search(r'name="before" value="([^"]+)"', self.get("/login"))
         assert before
-        self.client.open(
-            f"{url}/login", urlencode({"name": "anna", "password": PASSWORD, "before": before[1]}).encode()
-        )
-        [self.pid] = [int(one.parent.name) for one in Path("/proc").glob("[0-9]*/cmdline") if self._is(one, state)]
+        self.client.open(f"{url}/login", urlencode({"name": name, "password": password, "before": before[1]}).encode())
 
-    def _answers(self) -> bool:
-        with suppress(URLError, OSError):
-            self.get("/healthz", self.client)
-            return True
-        return False
-
-    @staticmethod
-    def _is(cmdline: Path, state: Path) -> bool:
-        with suppress(OSError):
-            mark = f"EDELWEISS_MEASURED={state}".encode()
-            return b"page.process" in cmdline.read_bytes() and mark in (cmdline.parent / "environ").read_bytes()
-        return False
-
-    def get(self, path: str, client: OpenerDirector) -> str:
+    def get(self, path: str) -> str:
         """Return a page."""
-        with client.open(self.url + path, timeout=60) as answer:
+        with self.client.open(self.url + path, timeout=60) as answer:
             return str(answer.read().decode())
 
     def processor(self) -> float:
@@ -97,27 +93,83 @@ class Page:
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
-    def measured(self, seconds: float) -> dict[str, Taken]:
-        """Ask for all pages in turn, for so long."""
-        found = {path: Taken() for path in PAGES}
+    def measured(self, paths: Iterable[str], seconds: float) -> dict[str, Taken]:
+        """Ask for pages in turn, for so long."""
+        found = {path: Taken() for path in paths}
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             for path, taken in found.items():
                 before, began = self.processor(), time.perf_counter()
-                text = self.get(path, self.client)
+                text = self.get(path)
                 taken.wall.append(time.perf_counter() - began)
                 taken.processor.append(self.processor() - before)
-                assert ("edelweiss_audit_whole 1.0" if path == "/metrics" else "Log out") in text
+                assert ("edelweiss_audit_whole 1.0" if path == "/metrics" else "Log out") in text, text
                 time.sleep(0.05)
         return found
 
-    def idle(self, seconds: float) -> float:
-        """Return the share of a core that it takes, opened in a browser and looked at by a monitoring system."""
+    def scraped(self, seconds: float) -> float:
+        """Return the share of a core that it takes when a monitoring system looks at it."""
         before, began = self.processor(), time.monotonic()
         while time.monotonic() < began + seconds:
-            self.get("/metrics", self.client)
+            self.get("/metrics")
             time.sleep(SCRAPE)
         return (self.processor() - before) / (time.monotonic() - began)
+
+    def open(self, path: str, seconds: float) -> float:
+        """Return the share of a core that it takes while a browser listens to what is live."""
+        with self.client.open(self.url + path, timeout=60) as stream:
+            assert stream.readline()
+            time.sleep(1)  # the first look
+            before, began = self.processor(), time.monotonic()
+            time.sleep(min(seconds, 50.0))  # after a minute a browser asks anew
+            return (self.processor() - before) / (time.monotonic() - began)
+
+
+def of_site(url: str, state: Path) -> Page:
+    """Return the site's page, when it answers."""
+
+    def is_it(cmdline: Path) -> bool:
+        with suppress(OSError):
+            mark = f"EDELWEISS_MEASURED={state}".encode()
+            return b"page.process" in cmdline.read_bytes() and mark in (cmdline.parent / "environ").read_bytes()
+        return False
+
+    def answers() -> bool:
+        with suppress(URLError, OSError):
+            build_opener().open(f"{url}/healthz", timeout=60).close()
+            return True
+        return False
+
+    accounts_in(str(state)).set("anna", "decide", PASSWORD)
+    until(answers)
+    [pid] = [int(one.parent.name) for one in Path("/proc").glob("[0-9]*/cmdline") if is_it(one)]
+    return Page(url, pid, "anna", PASSWORD)
+
+
+@contextmanager
+def of_coordinator(running: Federation, runs: Path) -> Iterator[Page]:
+    """Serve the coordinator's page over a folder of runs, and over the SuperLink."""
+    address = tomllib.loads((running.home / "config.toml").read_text())["superlink"]["own"]["address"]
+    words = [sys.executable, "-m", "edelweiss.lab.cli", "dashboard", f"--runs-dir={runs}", "--page=127.0.0.1:0"]
+    words += [f"--superlink={address}", "--insecure", f"--accounts={running.home / 'accounts.json'}"]
+    log = running.home / "dashboard.log"
+    with log.open("w") as stream, started(words, running.environment, cwd=REPO, stdout=stream, stderr=stream) as page:
+        until(lambda: "http" in log.read_text(), log.read_text)
+        said = log.read_text()
+        yield Page(said.split()[-1].rstrip("/"), page.pid, "admin", said.splitlines()[0].split()[-1])
+
+
+def ended(root: Path, runs: int, rounds: int) -> None:
+    """Write a folder of runs that are complete: copies of a real one, with so many rounds."""
+    keys: dict[str, Value] = {"dataset": "breast-cancer", "sites": 3, "rounds": 5, "model": "mlp", "local-steps": 5}
+    simulate(keys | {"runs-dir": str(root), "run-name": "1", "workers": 1})
+    lines = (root / "1" / "metrics.jsonl").read_text().splitlines()
+    more = [json.dumps(json.loads(lines[1 + n % 4]) | {"round": n}) for n in range(rounds)]
+    (root / "1" / "metrics.jsonl").write_text("".join(f"{line}\n" for line in more))
+    for number in range(2, runs + 1):
+        shutil.copytree(
+            root / "1", root / str(number), ignore=shutil.ignore_patterns("*.html", "*.p??", "*.safetensors")
+        )
 
 
 def past(state: Path, runs: int, lines: int) -> None:
@@ -140,39 +192,51 @@ def past(state: Path, runs: int, lines: int) -> None:
 
 
 def main() -> None:
-    """Measure and print a Markdown table."""
+    """Measure and print Markdown tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=200)
-    parser.add_argument("--lines", type=int, default=100, help="of the audit log, for each run")
+    parser.add_argument("--lines", type=int, default=100, help="of the audit log, and rounds, of each run")
     parser.add_argument("--seconds", type=float, default=60.0)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as home:
         folder, port = Path(home), free_port()
-        state = folder / "state"
+        state, runs = folder / "state", folder / "runs"
         past(state, options.runs, options.lines)
+        ended(runs, options.runs, options.lines)
         os.environ["EDELWEISS_MEASURED"] = str(state)
         rules = folder / "site.toml"
         rules.write_text("[policy]\nmost-rounds = 0\n")
         node: dict[str, Value] = {"site": "north", "state-dir": str(state), "policy": str(rules)}
         node |= {"data-dir": str(write_table(folder / "data", *table(2000, seed=0))), "page": f"127.0.0.1:{port}"}
-        with deployment(folder, [node]) as running, ThreadPoolExecutor(1) as pool:
-            page = Page(f"http://127.0.0.1:{port}", state)
-            before = (state / "audit.jsonl").stat().st_size
-            quiet = page.measured(options.seconds)
-            idle = page.idle(options.seconds)
-            run = pool.submit(running.submit, {**JOB, "rounds": 100_000}, timeout=2 * options.seconds + 40)
-            until(lambda: (state / "audit.jsonl").stat().st_size > before + 20_000, lambda: str(run))
-            busy = page.measured(options.seconds)
-            looked = page.idle(options.seconds)
+        with (
+            deployment(folder, [node]) as running,
+            of_coordinator(running, runs) as coordinator,
+            ThreadPoolExecutor(1) as pool,
+        ):
+            site, seconds = of_site(f"http://127.0.0.1:{port}", state), options.seconds
+            resting = [path for path in OF_COORDINATOR if path != "/runs/active"]
+            quiet = site.measured(OF_SITE, seconds), coordinator.measured(resting, seconds)
+            idle = site.scraped(seconds), coordinator.open(LIVE[0], seconds)
+            job: dict[str, Value] = JOB | {"rounds": 100_000, "runs-dir": str(runs), "run-name": "active"}
+            run = pool.submit(running.submit, job, timeout=8 * seconds + 120)
+            rounds = runs / "active" / "metrics.jsonl"
+            until(lambda: rounds.exists() and rounds.read_bytes().count(b"\n") > 20, lambda: str(run))
+            busy = site.measured(OF_SITE, seconds), coordinator.measured(OF_COORDINATOR, seconds)
+            looked = site.scraped(seconds), [coordinator.open(path, seconds) for path in LIVE]
             lines = (state / "audit.jsonl").read_bytes().count(b"\n") - options.runs * options.lines
+            count = rounds.read_bytes().count(b"\n")
             assert not run.done(), run.result().log
             running.sites[0].terminate()
     head = "median, ms | 95 %, ms | processor, ms"
-    print(f"| | no run: {head} | training: {head} |\n| --- |{' ---: |' * 6}")
-    for path in PAGES:
-        print(f"| `{path}` | {quiet[path].cells()} | {busy[path].cells()} |")
-    print(f"\nOpen and scraped every {SCRAPE:.0f} s: {idle:.2%} of a core; while training: {looked:.2%}.")
-    print(f"The run wrote {lines} lines of the audit log.")
+    for pages, still, training in zip((OF_SITE, OF_COORDINATOR), quiet, busy, strict=True):
+        print(f"| | no run: {head} | training: {head} |\n| --- |{' ---: |' * 6}")
+        for path in pages:
+            print(f"| `{path}` | {still[path].cells() if path in still else '| |'} | {training[path].cells()} |")
+        print()
+    print(f"The site's page, scraped every {SCRAPE:.0f} s: {idle[0]:.2%} of a core; while training: {looked[0]:.2%}.")
+    each = ", ".join(f"`{path}` {share:.2%}" for path, share in zip(LIVE, looked[1], strict=True))
+    print(f"The coordinator's, open: {idle[1]:.2%}; while training: {each}.")
+    print(f"The run wrote {lines} lines of the audit log and {count} rounds. Load: {os.getloadavg()[0]:.1f}.")
 
 
 if __name__ == "__main__":
