@@ -6,12 +6,14 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
+from itertools import combinations
 from math import inf
 from typing import Any
 
 from edelweiss.common import CLOSE, ConfigError, closest, shorter
 from edelweiss.common.files import toml_in
 from edelweiss.common.overrides import toml_value
+from edelweiss.config.conversions import suspected
 from edelweiss.config.study import ColumnTable, StudyFile, parse_file
 from edelweiss.datasets.errors import examples
 from edelweiss.datasets.numbers import MISSING, canonical, is_number
@@ -407,8 +409,13 @@ def _ranges(out: Merged, name: str, drafts: list[Draft]) -> None:
         return
     said = "; ".join(f"{each} {written(found)}" for each, found in ranges.items())
     hull = [min(low for low, _ in ranges.values()), max(high for _, high in ranges.values())]
-    if _apart([*ranges.values()]):
-        out.decide(where, f"are they in one unit? {said}")
+    conversions = [
+        f"{first} and {second} differ as {how}"
+        for (first, one), (second, other) in combinations(ranges.items(), 2)
+        if (how := suspected(one, other))
+    ]
+    if conversions or _apart([*ranges.values()]):
+        out.decide(where, f"are they in one unit? {'; '.join([said, *conversions])}")
     elif len({*ranges.values()}) > 1:
         out.say(f"ranges: {said}")
     confirmed = {draft.name: found for draft in drafts if (found := draft.file.columns[name].range)}

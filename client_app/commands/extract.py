@@ -36,7 +36,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
     )
     add("--source", required=True, metavar="URL", help=where)
     add("--policy", default="", metavar="SITE.toml", help="your settings, with study, data-dir and state-dir")
-    add("--study", default="", help="the study file; its table [extract] has the query")
+    what = "the study file, whose table [extract] has the query; or NAME, of a table [studies.NAME] in your settings"
+    add("--study", default="", metavar="FILE", help=what)
     add("--query", default="", metavar="FILE", help="a query of your own instead; it returns the same columns")
     add("--data-dir", default="", help="your data folder, into which the table is written")
     add("--state-dir", default="", help="your state folder, with the audit log")
@@ -83,7 +84,8 @@ def run(options: argparse.Namespace) -> int:
             drafts,
             state_dir,
             study,
-            options.patient,
+            options.patient or site["patient"],
+            name=site["name"],
             timeout=options.timeout,
             password=password,
         )
@@ -99,13 +101,15 @@ def run(options: argparse.Namespace) -> int:
 def settings(options: argparse.Namespace) -> dict[str, str]:
     """Return study, data-dir and state-dir: the options', else those of the settings file.
 
+    With them come the name of a study that has data of its own there, and the patient column of the rules; empty: none.
+
     Raises
     ------
     ConfigError
         If one is invalid, or a folder is not named.
     """
     from edelweiss.common import ConfigError, shorter
-    from edelweiss.common.files import read_toml, reason
+    from edelweiss.common.files import is_file, read_toml, reason
     from edelweiss.config import SiteConfig
 
     values: dict[str, Any] = {}
@@ -114,17 +118,25 @@ def settings(options: argparse.Namespace) -> dict[str, str]:
             values = read_toml(options.policy)
         except (OSError, ValueError) as error:
             raise ConfigError("policy", [f"{shorter(options.policy)} cannot be read: {reason(error)}"]) from None
-    given = {key: getattr(options, key.replace("-", "_")) for key in KEYS}
+    studies, rules = (table if isinstance(table := values.get(key), dict) else {} for key in ("studies", "policy"))
+    mend = {key: f"name the folder with --{key}, or your settings with --policy SITE.toml" for key in KEYS}
+    name = ""
+    if isinstance(own := studies.get(options.study), dict):  # else it is a file
+        name = options.study
+        values = {"state-dir": values.get("state-dir", ""), **own}  # what a run of this study gets
+    elif studies:
+        mend["data-dir"] = f"name one of your studies, as in --study {shorter(next(iter(studies)))}"
+    given = {key: getattr(options, key.replace("-", "_")) for key in KEYS} | ({"study": ""} if name else {})
     found = {key: given[key] or values.get(key, "") for key in KEYS}
-    _, wrong = SiteConfig.checked(found)
-    wrong += [
-        f"{key} is missing: name the folder with --{key}, or your settings with --policy SITE.toml"
-        for key in ("data-dir", "state-dir")
-        if not found[key]
-    ]
+    config, wrong = SiteConfig.checked(found)
+    wrong += [f"{key} is missing: {mend[key]}" for key in ("data-dir", "state-dir") if not found[key]]
+    if config and studies and options.study and not name and not is_file(config.study):
+        known = ", ".join(map(shorter, studies))
+        wrong.append(f"study: there is no file {shorter(config.study)}; your settings have the studies {known}")
     if wrong:
         raise ConfigError("settings", wrong)
-    return found
+    patient = rules.get("patient", "")
+    return found | {"name": name, "patient": patient if isinstance(patient, str) else ""}
 
 
 def asked_of(study: StudyFile | None, place: str, kind: Kind) -> ExtractTable | None:

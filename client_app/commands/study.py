@@ -52,7 +52,8 @@ def run(options: argparse.Namespace) -> int:
     """Write the draft."""
     from edelweiss.common.files import toml_in
     from edelweiss.config.study import parse_file
-    from edelweiss.datasets.site.draft import Table, draft_of
+    from edelweiss.datasets import DataError
+    from edelweiss.datasets.site.draft import FORM_KEYS, Table, draft_of
     from edelweiss.datasets.site.formats import Form
 
     checked(options)
@@ -60,7 +61,12 @@ def run(options: argparse.Namespace) -> int:
         table = queried(options)
     else:
         form = Form(options.delimiter, options.decimal, options.encoding, options.sheet, options.header_row)
-        table = Table.read(Path(options.file), form)
+        try:
+            table = Table.read(Path(options.file), form)
+        except DataError as error:
+            if error.key not in FORM_KEYS:
+                raise
+            raise DataError(f"{error}; for this draft: --{error.key}", error.public, key=error.key) from None
     text = draft_of(table, options.label, options.patient)
     parse_file("draft", toml_in(text.encode()))
     if table.of > len(table.rows):

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from edelweiss.datasets.site.survey import Survey
 
 PROCESS, VECTORS = 0.44e9, 10  # bytes of a site without data; number of vectors as long as x, roughly
-CELL = 20  # bytes for each value of a table, at most at a time: measured, of text and Parquet, within a tenth
 SIDE = 224  # side of images that differ in size, in this test
 LARGE = 10.0  # root mean square of a column that would drown columns of scale 1
 ANY = 1 - 1e-9  # allowed share of bad images in this test
@@ -61,8 +60,9 @@ def _read(config: JoinConfig, policy: Policy) -> Iterator[Finding]:
     if several:
         own = replace(own, labels=labels)
     survey = None
-    if too_large := _too_large(config):
-        yield too_large
+    needed, text = _to_read(config)
+    if text:
+        yield Finding("error", "needed", text)  # the kernel would end this process
         return
     try:
         if not config.study and (survey := Survey.of(config.data_dir, config.follow_links)):
@@ -84,7 +84,7 @@ def _read(config: JoinConfig, policy: Policy) -> Iterator[Finding]:
     yield from _samples(data, own, len(several), survey, policy)
     if policy.budget:
         yield from _scales(data, own.study)
-    yield _needed(data)
+    yield _needed(data, 0 if survey else needed)
 
 
 def examine_studies(config: JoinConfig) -> Iterator[Finding]:
@@ -214,40 +214,36 @@ def _labels(values: Mapping[str, tuple[int, int, int, int]]) -> Iterator[Finding
         yield Finding("warning" if one_class else "ok", "label", f"{text}; is the column right?" if one_class else text)
 
 
-def _too_large(config: JoinConfig) -> Finding | None:
-    """Say that a table will not fit, before it is read: the kernel would end this process."""
+def _to_read(config: JoinConfig) -> tuple[int, str]:
+    """Return how many bytes of memory a table takes to read, before it is read; and a text if these are too many."""
     from edelweiss.client_app.local_data import study_of
-    from edelweiss.common.memory import free_memory, memory_limit
     from edelweiss.datasets import DataError
     from edelweiss.datasets.site import file_of
-    from edelweiss.datasets.site.formats import cells_of
+    from edelweiss.datasets.site.formats import takes, too_large
 
     try:
         study = study_of(config.study)
         file = study.place(config.data_dir) if study else file_of(config.data_dir)
     except DataError:
-        return None  # which reading will explain
-    needed, free = CELL * cells_of(file, study.form if study else None), free_memory()
-    if needed <= free:
-        return None
-    text = (
-        f"{file.name} takes {needed / 1e9:.1f} GB to read, and {free / 1e9:.1f} GB are free, of the "
-        f"{memory_limit() / 1e9:.1f} GB that this process may have: give the container more, end other programs, or "
-        "leave columns or rows out"
-    )
-    return Finding("error", "needed", text)
+        return 0, ""  # which reading will explain
+    needed = takes(file, study.form if study else None)
+    return needed, too_large(file, needed)
 
 
-def _needed(data: SiteData) -> Finding:
-    """Estimate the memory of a run with the default model; images are read from disk."""
+def _needed(data: SiteData, read: int) -> Finding:
+    """Estimate the memory of a run with the default model, of a table that takes so much to read.
+
+    Images are read from disk.
+    """
     from edelweiss.common.memory import free_memory
     from edelweiss.config import RunConfig
     from edelweiss.datasets import DataSummary
+    from edelweiss.datasets.site.formats import CELL
 
     run = RunConfig.parse({})
     setting = run.setting(DataSummary(shape=data.train.shape), "cpu")
     d = len(run.build_problem(setting).initial()["x"])
-    table = CELL * data.train.inputs.numel() if data.features else 0
+    table = max(read, CELL * data.train.inputs.numel()) if data.features else 0
     vectors = VECTORS * 4 * d
     needed = PROCESS + table + vectors
     text = (

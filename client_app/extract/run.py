@@ -44,6 +44,7 @@ class Extraction:
     file: Path  # where it will be
     draft: Path
     notes: tuple[str, ...] = ()  # on what was read, for people
+    name: str = ""  # of the study, where the site has data for several
 
     @property
     def query_hash(self) -> str:
@@ -90,8 +91,9 @@ class Extraction:
         """
         place, kept = record_place(self.file), self.record()
         names = examples([column.name for column in self.table.columns], 100)
+        what = f"{self.file.name} of study {self.name}" if self.name else self.file.name
         words = (
-            f"extracted {self.file.name} by the query with SHA-256 {self.query_hash}: {self.table.rows} rows, "
+            f"extracted {what} by the query with SHA-256 {self.query_hash}: {self.table.rows} rows, "
             f"{self.table.patients} patients, columns {names}; {self.database}"
         )
         try:
@@ -177,6 +179,7 @@ def extract(
     study: Study | None,
     patient: str = "",
     *,
+    name: str = "",
     timeout: float,
     password: str = "",
 ) -> Extraction:
@@ -208,7 +211,7 @@ def extract(
     except OSError as error:
         raise ExtractError(f"data-dir: {file.parent} cannot be written: {reason(error)}") from None
     seconds = time.monotonic() - started
-    return Extraction(query, source.shown, database, began, seconds, table, file, drafts / FILE, answer.notes)
+    return Extraction(query, source.shown, database, began, seconds, table, file, drafts / FILE, answer.notes, name)
 
 
 def _file_hash(file: Path) -> str:

@@ -20,6 +20,8 @@ import numpy as np
 from edelweiss.client_app.extract.source import ExtractError, Part
 from edelweiss.common import repeated
 from edelweiss.datasets.errors import examples
+from edelweiss.datasets.numbers import MISSING
+from edelweiss.datasets.patient_ids import digests, patient_key
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,7 +62,7 @@ def write(names: Sequence[str], parts: Iterable[Part], folder: Path, file: Path,
     file
         The Parquet file.
     patient
-        The column whose distinct values are counted; empty: none.
+        The column whose distinct values are counted, by the rule `patient_key`; empty: none.
 
     Raises
     ------
@@ -170,8 +172,10 @@ def _cast(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def _hashes(column: pa.ChunkedArray) -> Any:
-    """Return a 64-bit hash of each value, to count the distinct ones; a missing one counts as none."""
+    """Return 64-bit hashes of patients, those of one alike, as a site reads them; a missing one is none."""
     import pandas as pd
 
-    values = column.drop_null()
-    return pd.util.hash_array(values.to_pandas().to_numpy(object if str(values.type) == "string" else None))
+    values = column.drop_null().unique()
+    if str(values.type) != "string":  # equal numbers are one patient
+        return pd.util.hash_array(values.to_numpy(zero_copy_only=False))
+    return digests(patient_key(text).encode() for text in values.to_pylist() if text.strip().lower() not in MISSING)

@@ -8,11 +8,14 @@ elsewhere, but by a study file, which reads texts.
 from __future__ import annotations
 
 import codecs
+import contextlib
 import csv
+import gc
 import gzip
 import io
 import math
 import re
+import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -20,10 +23,10 @@ from dataclasses import dataclass, replace
 from datetime import date, datetime, time
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast
 
 from edelweiss.common.files import opened, reason
-from edelweiss.common.memory import free_memory
+from edelweiss.common.memory import free_memory, memory_limit
 from edelweiss.datasets.errors import DataError, examples
 from edelweiss.datasets.site.header import START
 from edelweiss.datasets.site.separators import in_words, resolved, uniform
@@ -32,7 +35,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ROWS = 2**10  # of text that are written anew at a time
-PARQUET = 2**14  # rows of a Parquet file that are turned into text at a time
+PARQUET, SPSS = 2**14, 2**18  # rows of a file that is no text, Parquet or SPSS's, that are turned into text at a time
+CELL = 20  # bytes for each value of a table, at most at a time: measured, within a tenth
+BOOK = 400  # bytes for each cell of a workbook, likewise
 GZIP = b"\x1f\x8b"
 PART = 2**20  # bytes looked at at a time
 LONGEST = 2**24  # characters of a line, which is held in memory
@@ -265,6 +270,7 @@ def survey(file: Path, encoding: str = "") -> Survey:
         f"{file} is not text in {NAMES.get(found, found)} ({problem}): save it as UTF-8, or name its encoding in a "
         "study file",
         f"{file.name} is not text in a known encoding",
+        key="encoding",
     )
 
 
@@ -301,24 +307,83 @@ def _unpacked(file: Path) -> Iterator[BinaryIO]:
             yield cast("BinaryIO", plain)
 
 
-def cells_of(file: Path, form: Form | None = None) -> int:
-    """Return how many values a file of text or Parquet has, before it is read; 0 of other kinds, or if it is damaged.
+def takes(file: Path, form: Form | None = None) -> int:
+    """Return how many bytes of memory a table takes to read; 0 if that cannot be told before, as of a damaged file.
 
-    Of text the lines are counted and the first one is taken for as wide as the others.
+    Of text the lines are counted and the first one is taken for as wide as the others; of a workbook the cells of all
+    sheets are counted.
     """
-    form = form or Form()
-    try:
-        if file.suffix == ".parquet":
+    with contextlib.suppress(
+        Exception
+    ):  # the readers raise many kinds on a damaged file, and whoever reads it will say
+        if file.suffix.lower() in (".xlsx", ".xlsm"):
+            return _workbook_takes(file)
+        return CELL * _cells(file, form or Form())
+    return 0
+
+
+def _cells(file: Path, form: Form) -> int:
+    match file.suffix.lower():
+        case ".parquet":
             from pyarrow import parquet
 
             about = parquet.read_metadata(file)
             return int(about.num_rows * about.num_columns)
-        if file.suffix.lower() in {*READERS, *CONVERT}:
-            return 0
-        with lines_of(file, form) as table:
-            return survey(file, form.encoding).lines * len(next(table.rows, (0, []))[1])
-    except (DataError, OSError, ValueError, EOFError, zlib.error, csv.Error):
-        return 0
+        case ".dta":
+            with opened(file) as stream:
+                return _stata_cells(stream.read(PART))
+        case ".sas7bdat" | ".xpt":
+            import pandas as pd
+
+            with pd.read_sas(file, iterator=True) as sas:
+                reader: Any = sas
+                if file.suffix.lower() == ".xpt":
+                    return int(reader.nobs * len(reader.columns))
+                return int(reader.row_count * reader.column_count)
+        case ".sav":
+            import pyreadstat
+
+            _, said = pyreadstat.read_sav(str(file), metadataonly=True)
+            return int((said.number_rows or 0) * said.number_columns)
+    with lines_of(file, form) as table:
+        return survey(file, form.encoding).lines * len(next(table.rows, (0, []))[1])
+
+
+def _stata_cells(start: bytes) -> int:
+    """Return how many values a Stata file has, by its header: number of variables and of observations."""
+    if not start.startswith(b"<stata_dta>"):  # before release 117
+        order: Literal["little", "big"] = "little" if start[1] == 2 else "big"
+        return int.from_bytes(start[4:6], order) * int.from_bytes(start[6:10], order)
+    order = "little" if b"<byteorder>LSF" in start[:100] else "big"
+    variables, rows = (start[start.index(mark) + len(mark) :] for mark in (b"<K>", b"<N>"))
+    ends = variables.index(b"</K>"), rows.index(b"</N>")
+    return int.from_bytes(variables[: ends[0]], order) * int.from_bytes(rows[: ends[1]], order)
+
+
+def _workbook_takes(file: Path) -> int:
+    """Return how many bytes a workbook takes, which is read whole; no more is unpacked than fits into memory."""
+    with opened(file) as stream, zipfile.ZipFile(stream) as book:
+        unpacked = sum(part.file_size for part in book.infolist())
+        if unpacked > free_memory():
+            return unpacked
+        cells = 0
+        for part in book.infolist():
+            if part.filename.startswith("xl/worksheets/"):
+                with book.open(part) as sheet:
+                    cells += sum(some.count(b"<c ") for some in iter(lambda: sheet.read(PART), b""))
+    return unpacked + BOOK * cells
+
+
+def too_large(file: Path, needed: int) -> str:
+    """Return that a table, which takes so many bytes to read, will not fit into memory; empty if it will."""
+    if needed <= (free := free_memory()):
+        return ""
+    mend = "save it as CSV or Parquet" if file.suffix.lower() in (".xlsx", ".xlsm") else "leave columns or rows out"
+    return (
+        f"{file.name} takes {needed / 1e9:.1f} GB to read, and {free / 1e9:.1f} GB are free, of the "
+        f"{memory_limit() / 1e9:.1f} GB that this process may have: {mend}, give the container more, or end other "
+        "programs"
+    )
 
 
 def encoding_of(file: Path) -> str:
@@ -346,6 +411,8 @@ def _workbook(file: Path, form: Form) -> Iterator[list[Any]]:
     """Yield the rows of a sheet from its header on."""
     import openpyxl
 
+    if text := too_large(file, takes(file)):  # a few megabytes may become any number of gigabytes
+        raise DataError(f"{file.parent}: {text}", f"{file.name} is too large for the memory of this site")
     book = openpyxl.load_workbook(file, data_only=True)
     sheets = {sheet.title: sheet for sheet in book.worksheets}
     if form.sheet not in (sheets if form.sheet or len(sheets) > 1 else ("",)):
@@ -359,15 +426,18 @@ def _workbook(file: Path, form: Form) -> Iterator[list[Any]]:
     rows = [list(row) for row in sheet.iter_rows(min_row=form.header_row, values_only=True)]
     while rows and not any(value is not None for value in rows[-1]):
         rows.pop()
+    del book, sheets, sheet
+    gc.collect()  # its cells and sheets name each other; a second reading would take memory beside them
     width = max((place for row in rows for place, value in enumerate(row, 1) if value is not None), default=0)
     yield from (row[:width] for row in rows)
 
 
-def _frame(read: Callable[[Path], pd.DataFrame]) -> Callable[[Path, Form], Iterator[list[Any]]]:
+def _frames(read: Callable[[Path], Iterator[pd.DataFrame]]) -> Callable[[Path, Form], Iterator[list[Any]]]:
     def rows(file: Path, _: Form) -> Iterator[list[Any]]:
-        frame = read(file)
-        yield [str(name) for name in frame.columns]
-        yield from _in_rows(frame)
+        for place, frame in enumerate(read(file)):
+            if not place:
+                yield [str(name) for name in frame.columns]
+            yield from _in_rows(frame)
 
     return rows
 
@@ -378,25 +448,30 @@ def _in_rows(frame: pd.DataFrame) -> Iterator[list[Any]]:
         yield [None if lacks else value for value, lacks in zip(row, gone, strict=True)]
 
 
-def _stata(file: Path) -> pd.DataFrame:
+def _stata(file: Path) -> Iterator[pd.DataFrame]:
     import pandas as pd
 
-    return pd.read_stata(file, convert_categoricals=False)
+    with pd.read_stata(file, convert_categoricals=False, chunksize=PARQUET) as parts:
+        yield from parts
 
 
-def _sas(file: Path) -> pd.DataFrame:
+def _sas(file: Path) -> Iterator[pd.DataFrame]:
     import pandas as pd
 
     if file.suffix.lower() == ".sas7bdat":
-        return pd.read_sas(file, encoding="infer")
-    frame = pd.read_sas(file, encoding="latin-1")
-    return frame.mask(frame == 16.0**-65, 0.0)  # which pandas makes of a zero
+        with pd.read_sas(file, encoding="infer", chunksize=PARQUET) as parts:
+            yield from parts
+        return
+    with pd.read_sas(file, encoding="latin-1", chunksize=PARQUET) as parts:
+        yield from (part.mask(part == 16.0**-65, 0.0) for part in parts)  # which pandas makes of a zero
 
 
-def _spss(file: Path) -> pd.DataFrame:
-    import pandas as pd
+def _spss(file: Path) -> Iterator[pd.DataFrame]:
+    import pyreadstat
 
-    return pd.read_spss(file, convert_categoricals=False)
+    # A part is read from the file's beginning on, so parts are large.
+    for part, _ in pyreadstat.read_file_in_chunks(pyreadstat.read_sav, str(file), chunksize=SPSS):
+        yield part
 
 
 def _parquet(file: Path, _: Form) -> Iterator[list[Any]]:
@@ -412,10 +487,10 @@ def _parquet(file: Path, _: Form) -> Iterator[list[Any]]:
 READERS: dict[str, Callable[[Path, Form], Iterator[list[Any]]]] = {
     ".xlsx": _workbook,
     ".xlsm": _workbook,
-    ".dta": _frame(_stata),
-    ".sas7bdat": _frame(_sas),
-    ".xpt": _frame(_sas),
-    ".sav": _frame(_spss),
+    ".dta": _frames(_stata),
+    ".sas7bdat": _frames(_sas),
+    ".xpt": _frames(_sas),
+    ".sav": _frames(_spss),
     ".parquet": _parquet,
 }
 """What yields the rows of a file that is no text, the names of the columns first; by its suffix."""

@@ -87,7 +87,7 @@ def uniform(
                     f"have {_called(form.decimal)}: correct it, or let a study file say that all have: decimal = "
                     f'"{form.decimal}"',
                     f"{file.name}: some numbers have decimal commas, and some have decimal points",
-                    key=name,
+                    key="decimal",
                 )
         header = header or row
         yield number, row
@@ -129,6 +129,7 @@ def _decimal(file: Path, start: str, delimiter: str) -> str:
     raise DataError(
         f"{file}: it is unclear which decimal mark its numbers have: {what}; {mend}",
         f"{file.name}: it is unclear which decimal mark its numbers have",
+        key="decimal",
     )
 
 

@@ -56,7 +56,7 @@ def test_memory_is_compared_with_what_is_free(tmp_path: Path, monkeypatch: pytes
     assert "about 0.4 GB for a run" in said.text
     monkeypatch.setattr("edelweiss.common.memory.free_memory", lambda: 4e8)
     assert found(tmp_path, [0, 1] * 30, label="label")["needed"].level == "warning"
-    monkeypatch.setattr("edelweiss.common.memory.free_memory", lambda: 5e3)
+    monkeypatch.setattr("edelweiss.datasets.site.formats.free_memory", lambda: 5e3)
     said = found(tmp_path, [0, 1] * 30, label="label")
     assert said["needed"].level == "error"
     assert "data" not in said, "a table that will not fit is not read"

@@ -143,6 +143,33 @@ def test_postgresql(
     assert not any(postgres.password.encode() in text for text in [*left, said.out.encode(), said.err.encode()])
 
 
+def test_postgresql_has_a_draft(postgres: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    postgres.execute(
+        "DROP TABLE IF EXISTS cohort",
+        "CREATE TABLE cohort (pid BIGINT, age SMALLINT, ldl NUMERIC(10, 4), seen DATE, sepsis BOOLEAN, ward TEXT)",
+        f"INSERT INTO cohort SELECT {LARGE} + n / 2, 40 + n % 30, n / 8.0, DATE '2026-01-01' + n, n % 3 = 0, "
+        "CASE n % 2 WHEN 0 THEN 'ICU' END FROM generate_series(1, 200) AS n",
+    )
+    monkeypatch.setenv(PASSWORD, postgres.password)
+    (query := tmp_path / "q.sql").write_text(
+        "SELECT pid, age, ldl, seen, sepsis, COALESCE(ward, 'general') AS ward FROM cohort;"
+    )
+    out = tmp_path / "study.toml"
+    source = ["--source", postgres.address, "--query", str(query), "--label", "sepsis", "--patient", "pid"]
+    assert main(["study", "draft", *source, "--out", str(out)]) == 0
+    assert postgres.password not in out.read_text()
+    # The draft itself is what `extract` runs, and what reads the table that comes of it.
+    where = ["--data-dir", str(tmp_path / "data"), "--state-dir", str(tmp_path / "state")]
+    assert main(["extract", "--study", str(out), "--source", postgres.address, "--yes", *where]) == 0
+    study = read_study(str(out))
+    assert study.features() == ["age", "ldl", "ward"]
+    frame = study.read(tmp_path / "data" / "data.parquet").frame
+    assert (len(frame), frame["pid"].nunique()) == (200, 101)
+    assert frame["ldl"].tolist() == pytest.approx([n / 8 for n in range(1, 201)])
+    assert frame["ward"].tolist() == [float(n % 2 == 0) for n in range(1, 201)]
+    assert frame["sepsis"].tolist() == [str(int(n % 3 == 0)) for n in range(1, 201)]
+
+
 def test_postgresql_cannot_be_written_and_stops_in_time(
     site: Site, postgres: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -278,6 +305,40 @@ def test_an_address_is_refused(site: Site, source: str, capsys: pytest.CaptureFi
     assert said.err.startswith("error: source: ")
     assert "secret" not in said.err + said.out
     assert not site.data.exists()
+
+
+def test_a_study_of_several_at_a_site_gets_its_own_table(
+    site: Site, database: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``--study NAME`` is a table [studies.NAME] of the settings; patients are counted as its readers count them."""
+    spelt = "CASE n % 2 WHEN 0 THEN '00' || (n / 2) ELSE (n / 2) || '.0' END"  # two spellings of each but one
+    Site(tmp_path, f"SELECT {spelt} AS pid, age, sex, ldl, died FROM visits")
+    site.study.write_text(site.study.read_text().replace('patient = "patient"\n', ""))
+    (settings := tmp_path / "site.toml").write_text(
+        f'data-dir = "{tmp_path}/above"\nstate-dir = "{site.state}"\n[policy]\npatient = "pid"\n'
+        f'[studies.falls]\nstudy-key = "{"0" * 64}"\ndata-dir = "{site.data}"\nstudy = "{site.study}"\n'
+        f'[studies.sepsis]\nstudy-key = "{"1" * 64}"\ndata-dir = "{tmp_path}/sepsis"\n'
+    )
+    common = ["extract", "--policy", str(settings), "--source", address(database), "--yes"]
+    assert main([*common, "--study", "falls"]) == 0
+    config = DataConfig(dataset="site", data_dir=str(site.data), study=read_study(str(site.study)), patient="pid")
+    ids = load_site(config, 0, 1).patient_ids
+    assert ids is not None
+    assert json.loads((site.data / "extract.json").read_text())["patients"] == len(set(ids.tolist())) == 31
+    [act] = site.acts
+    assert "data.parquet of study falls" in act
+    assert not (tmp_path / "above").exists()
+    capsys.readouterr()
+    for options, code, said in (
+        (["--study", "fals"], 2, "falls, sepsis"),
+        (["--study", "sepsis"], 1, "--query"),  # it has no study file, and takes none of another
+        (["--study", "falls", "--patient", "who"], 1, "'who'"),
+    ):
+        assert main([*common, *options]) == code
+        assert said in capsys.readouterr().err
+    settings.write_text(settings.read_text().replace(f'data-dir = "{tmp_path}/above"\n', ""))
+    assert main(common) == 2
+    assert "--study falls" in capsys.readouterr().err
 
 
 def test_a_damaged_log_is_not_written_on(site: Site, database: Path) -> None:

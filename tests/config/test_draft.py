@@ -159,13 +159,17 @@ def test_a_table_of_words_without_names_is_refused(tmp_path: Path, line: str) ->
     assert not (tmp_path / "study.toml").exists()
 
 
-@pytest.mark.parametrize("kind", ["csv.gz", "xlsx", "parquet", "dta", "sav", "latin-1", "tabs"])
+@pytest.mark.parametrize("kind", ["csv.gz", "xlsx", "parquet", "dta", "sav", "xpt", "latin-1", "tabs"])
 def test_every_format_has_a_draft_that_reads_it(tmp_path: Path, kind: str) -> None:
     rows = [[*row, ("größe", "ja", "nein")[min(place, 1) * (1 + place % 2)]] for place, row in enumerate(table(""))]
     frame = pd.DataFrame(rows[1:], columns=rows[0]).astype({"age": int, "crp": float, "died": int})
     frame["größe"] = frame["größe"].replace("ja", "größer")
-    file, options = tmp_path / f"data.{kind}", list[str]()
-    if kind in ("latin-1", "tabs"):
+    file, options, size = tmp_path / f"data.{kind}", list[str](), "größe"
+    if kind == "xpt":  # SAS's old format has short names of ASCII
+        size = "GROESSE"
+        frame = frame.rename(columns={"größe": size})
+        pyreadstat.write_xport(frame, str(file), file_format_version=5)
+    elif kind in ("latin-1", "tabs"):
         file = tmp_path / "data.csv"
         frame.to_csv(file, index=False, encoding="latin-1" if kind == "latin-1" else "utf-16", sep="\t", decimal=",")
     elif kind == "csv.gz":
@@ -186,10 +190,25 @@ def test_every_format_has_a_draft_that_reads_it(tmp_path: Path, kind: str) -> No
     out = tmp_path / "study.toml"
     assert researcher(["study", "draft", str(file), "--label", "died", *options, "--out", str(out)]) == 0
     study = parse("draft", toml_in(out.read_bytes()))
-    assert {each.name for each in study.columns} == {"age", "crp", "größe"}
+    assert {each.name for each in study.columns} == {"age", "crp", size}
     found = study.read(file).frame
     assert found["crp"].tolist() == pytest.approx(frame["crp"].tolist())
-    assert found["größe"].tolist() == [float(text == "nein") for text in frame["größe"]]
+    assert found[size].tolist() == [float(text == "nein") for text in frame[size]]
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "rows"),
+    [("--decimal", ",", "61;1,234;1\n48;2,345;0\n"), ("--encoding", "latin-1", "61,a\x81,1\n48,b,0\n")],
+)
+def test_what_is_unclear_is_an_option_of_the_draft(
+    tmp_path: Path, option: str, value: str, rows: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    head = "age,crp,died\n".replace(",", ";" if ";" in rows else ",")
+    (tmp_path / "data.csv").write_text(head + rows * 20, encoding="latin-1")
+    assert main(["study", "draft", f"{tmp_path}/data.csv"]) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert option in line
+    assert main(["study", "draft", f"{tmp_path}/data.csv", option, value]) == 0
 
 
 def test_options_that_contradict_are_told_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from edelweiss.common import ConfigError
 from edelweiss.common.files import toml_in
+from edelweiss.config.conversions import CONVERSIONS, Conversion
 from edelweiss.config.study import parse
 from edelweiss.config.study_merge import DECIDE, Merged, merge
 from edelweiss.datasets.site.draft import draft
@@ -87,6 +88,28 @@ def test_a_contradiction_is_for_a_person_to_decide(where: str, edit: str) -> Non
     assert [each for each in found.decisions if each.startswith(f"{where}:")], found.text
     assert found.text.count(f"# {DECIDE}: ") == len(found.decisions)
     parse("merged", toml_in(found.text.encode()))  # it reads as a study file all the same
+
+
+@pytest.mark.parametrize("one", CONVERSIONS, ids=lambda one: one.units)
+def test_ranges_that_differ_as_two_units_do_are_doubted(one: Conversion) -> None:
+    """Kilograms and pounds overlap, and their ends differ by less than a factor of three."""
+    low, high = (float(f"{one.factor * number + one.offset:.2g}") for number in (38.0, 41.0 if one.offset else 82.0))
+    small = "[38, 41]" if one.offset else "[42, 80]"  # other patients, and rounded
+    for first, second in ((small, f"[{low:g}, {high:g}]"), (f"[{low:g}, {high:g}]", small)):
+        found = merge(
+            {
+                "a.toml": HOSPITAL.replace("[20, 90]", first).encode(),
+                "b.toml": HOSPITAL.replace("[20, 90]", second).encode(),
+            }
+        )
+        [doubt] = found.decisions
+        assert doubt.startswith("columns.age:")
+        assert all(text in doubt for text in ("a.toml", "b.toml", first, second, one.units, f"{one.factor:g}"))
+
+
+@pytest.mark.parametrize("others", ["[18, 95]", "[40, 95]", "[20, 130]", "[0, 90]", "[30, 160]"])
+def test_other_patients_are_no_other_unit(others: str) -> None:
+    assert not merged(f"[20, 90] -> {others}").decisions
 
 
 def test_categories_and_labels_at_one_site_only_are_taken_and_said() -> None:

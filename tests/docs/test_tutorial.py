@@ -62,6 +62,15 @@ def test_the_page_can_be_followed(
         assert line in said
         assert line in PAGE
 
+    # And so is what the page says of columns that give the answer away, or are half empty.
+    negative = valid[valid["result"] == "negative"]["ct_result"].dropna()
+    assert f"45 in {(negative == 45).mean():.1%}".replace("%", " %") in PAGE
+    known = first.dropna(subset="ct_result")
+    positive, ranks = known["result"] == "positive", (-known["ct_result"]).rank()
+    above = ranks[positive].sum() - positive.sum() * (positive.sum() + 1) / 2  # pairs that it ranks right
+    assert f"`ct_result` alone has an AUROC of {above / (positive.sum() * (~positive).sum()):.3f}" in PAGE
+    assert raw[["payor_group", "patient_class"]].isna().mean().between(0.4, 0.5).all()
+
     for run, low, high in (("covid", 0.55, 0.8), ("ercp", 0.3, 0.8)):
         evidence = json.loads(Path(f"runs/{run}/evidence.json").read_text(encoding="utf-8"))
         assert low < evidence["pooled"]["auroc"]["value"] < high
