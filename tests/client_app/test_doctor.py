@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from edelweiss.client_app.audit import Audit
@@ -13,6 +18,7 @@ from edelweiss.client_app.policy import TRUST
 from tests.client_app.policies import site_toml
 from tests.server_app.sites import table, write_table
 
+ROOT = Path(__file__).resolve().parents[2]
 STUDY = """[label]
 column = "label"
 negative = [0]
@@ -100,3 +106,32 @@ def test_a_damaged_log_and_damaged_records_are_errors_with_the_way_out(tmp_path:
     errors = [each.text for each in examine(JoinConfig.read("", options)) if each.level == "error"]
     for words in (("--acknowledge",), ("runs/7.json", "backup"), ("advance/3.json", "withdraw 3")):
         assert len([text for text in errors if all(word in text for word in words)]) == 1, words
+
+
+SHAPES = {"wide": (4000, 2500, 0), "long": (900_000, 12, 0), "words": (150_000, 8, 12)}  # rows, numbers, categories
+WORDS = ("emergency", "intensive care", "surgery", "other")
+
+
+@pytest.mark.deployments
+def test_what_a_run_takes_is_said_to_within_a_quarter(tmp_path: Path) -> None:
+    """Each table is a third of the memory or nearly, so that what is said of tables counts."""
+    random, processes = np.random.default_rng(0), []
+    for shape, (rows, numbers, words) in SHAPES.items():
+        columns = {f"m{place}": random.normal(size=rows).round(3) for place in range(numbers)}
+        columns |= {f"w{place}": random.choice(WORDS, rows) for place in range(words)}
+        (folder := tmp_path / shape).mkdir()
+        pd.DataFrame({**columns, "label": random.integers(0, 2, rows)}).to_parquet(folder / "data.parquet")
+        if words:
+            study = [
+                STUDY.partition("positive")[0],
+                "positive = [1]",
+                *(f"[columns.m{place}]" for place in range(numbers)),
+            ]
+            study += [f"[columns.w{place}]\ncodes = {list(WORDS)}" for place in range(words)]
+            (folder / "study.toml").write_text("\n".join(['file = "data.parquet"', *study]))
+        command = [sys.executable, "-m", "tests.client_app.peak", str(folder)]
+        processes.append(subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True))
+    for shape, process in zip(SHAPES, processes, strict=True):
+        found = json.loads(process.communicate()[0].splitlines()[-1])
+        said = float(found["said"].partition("about ")[2].partition(" GB")[0])
+        assert said == pytest.approx(found["taken"] / 1e9, rel=0.25), shape
