@@ -344,7 +344,7 @@ def _cells(file: Path, form: Form) -> int:
             import pyreadstat
 
             _, said = pyreadstat.read_sav(str(file), metadataonly=True)
-            return int((said.number_rows or 0) * said.number_columns)
+            return int((said.number_rows or 0) * (said.number_columns or 0))
     with lines_of(file, form) as table:
         return survey(file, form.encoding).lines * len(next(table.rows, (0, []))[1])
 

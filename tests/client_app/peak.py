@@ -13,7 +13,9 @@ from pathlib import Path
 from edelweiss.client_app.connection import JoinConfig
 from edelweiss.client_app.doctor import examine
 from edelweiss.common import Value
-from tests.server_app.sites import run_at, site_job
+from edelweiss.server_app.console import Progress
+from edelweiss.server_app.coordinator import coordinate
+from tests.server_app.sites import SiteGrid, site_job
 
 
 def peak() -> int:
@@ -28,7 +30,9 @@ if __name__ == "__main__":
         "data-dir": str(folder),
         "study": str(study) if (study := folder / "study.toml").exists() else "",
     }
-    run_at(site_job(folder / "run", sites=1, model="mlp", evidence=False), [{**site, "site": "a"}])
+    run = site_job(folder / "run", sites=1, model="mlp", evidence=False)
+    with SiteGrid(run, [{**site, "site": "a"}]) as grid:
+        coordinate(run, grid, Progress(True), lambda *_: None)  # no report, which a coordinator writes
     taken = peak()
     options: dict[str, Value] = {
         **site,

@@ -108,7 +108,7 @@ def test_a_damaged_log_and_damaged_records_are_errors_with_the_way_out(tmp_path:
         assert len([text for text in errors if all(word in text for word in words)]) == 1, words
 
 
-SHAPES = {"wide": (4000, 2500, 0), "long": (900_000, 12, 0), "words": (150_000, 8, 12)}  # rows, numbers, categories
+SHAPES = {"wide": (2000, 4000, 0), "long": (250_000, 32, 0), "words": (40_000, 10, 40)}  # rows, numbers, categories
 WORDS = ("emergency", "intensive care", "surgery", "other")
 
 
