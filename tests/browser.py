@@ -10,11 +10,13 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
+from PIL import Image
 
 from bin.run import free_port
 
@@ -118,36 +120,38 @@ class Browser:
         self.keys(*[TAB] * 2 * (count + 2))  # from wherever the focus is, once around
         return list(self.js("return window.stops.filter(e => !window.focused.has(e)).map(e => e.outerHTML)"))
 
+    def pages(self, url: str, routes: Iterable[Route], **values: str) -> list[str]:
+        """Return the paths of the pages that an app has for who has logged in here.
+
+        Parameters
+        ----------
+        url : str
+            Where it answers.
+        routes : iterable of Route
+            All of the app: what it answers tells what is a page.
+        **values : str
+            For the parameters in paths.
+        """
+        cookies = {each["name"]: each["value"] for each in self._client.get("cookie").json()["value"]}
+        found = []
+        with httpx.Client(base_url=url, cookies=cookies, timeout=60, trust_env=False) as client:
+            for path in [route.path.format(**values) for route in routes if "GET" in (route.methods or ())]:
+                with client.stream("GET", path) as answer:
+                    kind, file = answer.headers.get("content-type", ""), "content-disposition" in answer.headers
+                if kind.startswith("text/html") and not file:
+                    found.append(path)
+        return found
+
     def picture(self, file: Path) -> None:
-        """Write a PNG of the window."""
-        file.write_bytes(base64.b64decode(self._client.get("screenshot").json()["value"]))
+        """Write a PNG of the window, of few colours: a page has no more."""
+        whole = Image.open(BytesIO(base64.b64decode(self._client.get("screenshot").json()["value"]))).convert("RGB")
+        whole.quantize(64, dither=Image.Dither.NONE).save(file, optimize=True)
 
     def violations(self) -> list[str]:
         """Return what axe-core finds; skips without it."""
         self.js(_axe())
         script = "return axe.run().then(r => r.violations.map(v => v.id + ': ' + v.nodes.map(n => n.html).join(' | ')))"
         return list(self.js(script))
-
-
-def pages_of(routes: Iterable[Route], client: httpx.Client, **values: str) -> list[str]:
-    """Return the addresses of the pages that an app has for somebody who has logged in.
-
-    Parameters
-    ----------
-    routes : iterable of Route
-        All of the app: what it answers tells what is a page.
-    client : httpx.Client
-        Whose.
-    **values : str
-        For the parameters in paths.
-    """
-    found = []
-    for path in [route.path.format(**values) for route in routes if "GET" in (route.methods or ())]:
-        with client.stream("GET", path) as answer:
-            kind, file = answer.headers.get("content-type", ""), "content-disposition" in answer.headers
-        if kind.startswith("text/html") and not file:
-            found.append(path)
-    return found
 
 
 def _axe() -> str:

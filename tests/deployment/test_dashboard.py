@@ -19,7 +19,9 @@ from pathlib import Path
 
 import pytest
 
+from edelweiss.lab.dashboard.page import ROLES, Dashboard
 from edelweiss.lab.submission import REPO, flower_environment, started
+from edelweiss.web import Accounts
 from tests.browser import ENTER, TAB, Browser, browser
 from tests.deployment.host import HOSPITALS, SERVICES, Host
 from tests.deployment.processes import RUN_TIMEOUT, process_logs
@@ -178,13 +180,16 @@ def start_by_keyboard(window: Browser, it: Coordinator) -> None:
 
 def looks(window: Browser, it: Coordinator) -> None:
     """Every page in both schemes, narrow and wide: no horizontal scroll, no HTML of others, nothing that axe finds."""
-    pages = ("/", "/hospitals", f"/runs/{RUN}", f"/runs/{HOSTILE.replace(' ', '%20')}", "/new", "/compare", "/nowhere")
+    routes = Dashboard(it.runs, None).page(Accounts(it.host.root / "accounts.json", ROLES)).routes
+    pages = window.pages(it.url, routes, name=RUN)
+    assert {"/", "/hospitals", f"/runs/{RUN}", "/new", "/compare"} <= {*pages}
     for width in (360, 1440):
         window.look(width, "light")
-        for page in pages:
+        for page in (*pages, f"/runs/{HOSTILE.replace(' ', '%20')}", "/nowhere"):
             window.open(f"{it.url}{page}")
             assert window.js("return document.documentElement.scrollWidth") <= width, page
             assert window.js("return document.querySelectorAll('main img').length") == 0, page
+            assert window.off_keyboard() == [], page
             for scheme in ("light", "dark"):
                 window.look(width, scheme)
                 assert window.violations() == [], (page, width, scheme)

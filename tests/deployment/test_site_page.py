@@ -11,7 +11,7 @@ import pytest
 
 from edelweiss.client_app.page.app import page_of
 from edelweiss.client_app.policy.advance import advances
-from tests.browser import ENTER, SPACE, TAB, Browser, browser, pages_of
+from tests.browser import ENTER, SPACE, TAB, Browser, browser
 from tests.client_app.site_pages import HOSTILE, PASSWORD, TERMS, SitePage, site_page
 
 pytestmark = pytest.mark.deployments
@@ -116,7 +116,7 @@ def test_every_page_is_readable_and_accessible(opened: tuple[SitePage, Browser],
     page.note("33", terms=TERMS)
     window.look(width, scheme)
     login(page, window)
-    pages = pages_of(page_of(page.config).routes, page.login(), run="33")
+    pages = window.pages(page.url, page_of(page.config).routes, run="33")
     assert {"/", "/runs", "/runs/33", "/advance", "/audit"} <= {*pages}
     for path in (*pages, "/runs/33?print=1", "/advance?run=33", "/nowhere"):
         window.open(f"{page.url}{path}")

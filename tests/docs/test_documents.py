@@ -49,6 +49,8 @@ ADDING, EXTENDING, HOSPITAL, ARCHITECTURE = (
 
 PACKAGES = {path.parent.name for path in REPO.glob("*/__init__.py")} - {"tests"}
 
+IMAGE = r"!\[[^\]]*\]\(([^)\s]+)\)"
+
 Arrays = dict[str, torch.Tensor]
 
 
@@ -81,6 +83,14 @@ def test_relative_links_lead_somewhere(name: str) -> None:
         target = ((REPO / name).parent / file).resolve() if file else REPO / name
         assert target.exists(), f"{name}: {link}"
         assert not anchor or anchor in anchors(target.read_text(encoding="utf-8")), f"{name}: {link}"
+
+
+def test_every_picture_is_shown() -> None:
+    shown = {
+        ((REPO / name).parent / link).resolve() for name, text in TEXTS.items() for link in re.findall(IMAGE, text)
+    }
+    pictures = {path for kind in ("*.png", "*.svg") for path in (REPO / "docs").rglob(kind)}
+    assert pictures - shown == set()
 
 
 def test_quoted_code_is_that_of_the_file() -> None:
