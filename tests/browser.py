@@ -143,9 +143,9 @@ class Browser:
         return found
 
     def picture(self, file: Path) -> None:
-        """Write a PNG of the window, of few colours: a page has no more."""
+        """Write a PNG of the window, of 256 colours, the rare ones too."""
         whole = Image.open(BytesIO(base64.b64decode(self._client.get("screenshot").json()["value"]))).convert("RGB")
-        whole.quantize(64, dither=Image.Dither.NONE).save(file, optimize=True)
+        whole.quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(file, optimize=True)
 
     def violations(self) -> list[str]:
         """Return what axe-core finds; skips without it."""

@@ -15,9 +15,12 @@ import httpx
 import pytest
 
 from edelweiss.lab.submission import REPO
+from tests.browser import browser
 from tests.deployment.processes import RUN_TIMEOUT, until
 
 pytestmark = pytest.mark.deployments
+
+PICTURES = os.environ.get("EDELWEISS_PICTURES", "")  # a folder, such as docs/: the site's page is drawn there
 
 
 @contextmanager
@@ -31,6 +34,17 @@ def login(url: str, name: str, password: str) -> Iterator[httpx.Client]:
 def hidden(page: str, name: str) -> str:
     """Return the value of a hidden field."""
     return str(re.findall(rf'name="{name}" value="([^"]+)"', page)[-1])
+
+
+def draw(url: str, password: str, file: Path) -> None:
+    """Write a picture of a page of the site's."""
+    with browser() as window:
+        window.look(1100, "light")
+        window.open(url)
+        window.fill("#name", "operator")
+        window.fill("#password", password)
+        window.click("main button")
+        window.picture(file)
 
 
 def has(page: str, *words: str) -> bool:
@@ -63,6 +77,8 @@ def test_the_demo_runs_when_its_hospital_approves_and_leaves_nothing(tmp_path: P
         urls, passwords = re.findall(r"page\b.* (http://127\S+)/", said), re.findall(r"password (\S+)", said)
         with login(urls[1], "operator", passwords[1]) as site, login(urls[0], "admin", passwords[0]) as coordinator:
             path = "/runs/" + re.findall(r"Run (\d+) waits", said)[0]
+            if PICTURES:
+                draw(f"{urls[1]}{path}", passwords[1], Path(PICTURES) / "site-page.png")
             form = {"decision": "approved", "seen": "waiting", "comment": ""}
             assert site.post(path, data=form | {"token": "guessed"}).status_code == 403
             until(lambda: has(coordinator.get("/runs/demo").text, "awaits approval"), log.read_text)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -15,8 +13,6 @@ from tests.browser import ENTER, SPACE, TAB, Browser, browser
 from tests.client_app.site_pages import HOSTILE, PASSWORD, TERMS, SitePage, site_page
 
 pytestmark = pytest.mark.deployments
-
-PICTURES = os.environ.get("EDELWEISS_PICTURES", "")  # a folder, such as docs/: pictures of the page are written there
 
 
 @pytest.fixture(scope="module")
@@ -128,22 +124,3 @@ def test_every_page_is_readable_and_accessible(opened: tuple[SitePage, Browser],
     window.open(f"{page.url}/login")
     assert window.violations() == []
     assert window.off_keyboard() == []
-
-
-@pytest.mark.skipif(not PICTURES, reason="EDELWEISS_PICTURES names no folder for pictures")
-def test_the_docs_show_the_page_as_it_is(tmp_path: Path) -> None:
-    shown = {
-        "computes": "codasca on auc, 40 rounds, mlp",
-        "sends in a round": "x, a, b, alpha: the model and three numbers; twice",
-        "each update from": "20 steps on batches of 32",
-        "evaluated": "every round and at the end",
-        "privacy": "ε = 1.2 of 8 is spent on patients trained on, 0.4 on those held out, at δ = 1e-06; after this "
-        "run it would be 2.3 on those trained on",
-        "sends once": "examples = 1204, held-out = 301, positives = 37, each with noise",
-    }
-    with browser() as window, site_page(tmp_path, "north") as page:
-        page.note("4021771389", shown=shown)
-        window.look(1100, "light")
-        login(page, window)
-        window.open(f"{page.url}/runs/4021771389")
-        window.picture(Path(PICTURES) / "site-page.png")
