@@ -288,12 +288,12 @@ def studies_keys() -> str:
 
 def shapes() -> str:
     """Say what a site's doctor says of data as hospitals hold them; tests/client_app/test_shapes.py tries each."""
-    rows = tomllib.loads((REPO / "docs" / "shapes.toml").read_text(encoding="utf-8")).values()
     does = {"ok": "reads it", "warning": "doubts it", "error": "refuses it"}
-    return _table(
-        ("data", "doctor", "says", "what to do"),
-        *((row["shape"], does[row["level"]], f"`{row['says']}`", "; ".join(_mends(row)) or "nothing") for row in rows),
-    )
+    shapes: dict[tuple[str, ...], list[str]] = {}  # with the same words they share a row
+    for row in tomllib.loads((REPO / "docs" / "shapes.toml").read_text(encoding="utf-8")).values():
+        said = does[row["level"]], f"`{row['says']}`", "; ".join(_mends(row)) or "nothing"
+        shapes.setdefault(said, []).append(row["shape"])
+    return _table(("data", "doctor", "says", "what to do"), *(("; ".join(of), *said) for said, of in shapes.items()))
 
 
 def _mends(row: dict[str, Any]) -> Iterator[str]:

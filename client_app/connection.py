@@ -56,8 +56,8 @@ class JoinConfig(SiteConfig):
     )
 
     @classmethod
-    def read(cls, file: str, options: Mapping[str, Value]) -> JoinConfig:
-        """Read the file, if one is named; options take precedence.
+    def read(cls, file: str, options: Mapping[str, Value], alone: bool = False) -> JoinConfig:
+        """Read the file, if one is named; options take precedence; ``alone`` it may lack a coordinator.
 
         Raises
         ------
@@ -78,7 +78,9 @@ class JoinConfig(SiteConfig):
         problems += wrong
         if notify and not values.get("state-dir"):
             problems.append("notify: it needs a state-dir, where it is noted what you were told")
-        if not values.get("superlink"):
+        if alone and not values.get("superlink"):
+            values.setdefault("insecure", not values.get("root-certificates"))
+        elif not values.get("superlink"):
             problems.append("superlink is missing: name the coordinator, as in 'coordinator.example.org:9092'")
         if bool(values.get("insecure")) == bool(values.get("root-certificates")):
             problems.append("root-certificates: name the coordinator's ca.crt; without TLS, say insecure instead")
@@ -191,8 +193,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{key}", help=f.description, **kind)
 
 
-def join_config(options: argparse.Namespace) -> JoinConfig:
-    """Read the options.
+def join_config(options: argparse.Namespace, alone: bool = False) -> JoinConfig:
+    """Read the options; see `JoinConfig.read`.
 
     Raises
     ------
@@ -202,4 +204,4 @@ def join_config(options: argparse.Namespace) -> JoinConfig:
     values = {key.replace("_", "-"): value for key, value in vars(options).items() if value is not None}
     del values["command"]
     file = str(values.pop("policy"))
-    return JoinConfig.read(file, values | ({"policy": file} if file else {}))
+    return JoinConfig.read(file, values | ({"policy": file} if file else {}), alone)

@@ -30,7 +30,7 @@ def local_path(text: str) -> str:
     if is_address(text):
         raise ValueError(
             "must be a path of this machine, not an address: export the data into a folder first "
-            "(docs/run-at-a-hospital.md#images for DICOMweb)"
+            "(docs/data.md#images for DICOMweb)"
         )
     try:
         as_path(text)

@@ -21,7 +21,7 @@ __all__ = ["DESCRIPTION", "declare", "run"]
 
 def run(options: argparse.Namespace) -> int:
     """Examine this site."""
-    config = join_config(options)
+    config = join_config(options, alone=True)
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # errors are explained in words
 
     from edelweiss.client_app.doctor import examine

@@ -31,7 +31,10 @@ def examine(config: JoinConfig) -> Iterator[Finding]:
     from edelweiss.federation.fingerprint import fingerprint
 
     yield Finding("ok", "release", fingerprint())
-    yield from examine_connection(config)
+    if config.superlink:
+        yield from examine_connection(config)
+    else:
+        yield Finding("warning", "superlink", "none: the connection is not tested; name the coordinator to join")
     yield from examine_state(config)
     yield from examine_device(config)
     yield from examine_data(config)

@@ -1,6 +1,6 @@
 """Heuristics for columns that are no measurement: identifiers, dates, codes, copies of the label.
 
-They must not fire on real measurements; `docs/run-at-a-hospital.md` lists them.
+They must not fire on real measurements; `docs/data.md` lists them.
 """
 
 from __future__ import annotations

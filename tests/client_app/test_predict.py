@@ -23,7 +23,7 @@ from edelweiss.models.storage import StoredTensors, write_tensors
 from edelweiss.problems.trained_model import TrainedModel
 from edelweiss.server_app import simulate
 from tests.said import has, lines
-from tests.server_app.sites import FEATURES, hospitals, images, run_at, site_job, table, with_study
+from tests.server_app.sites import FEATURES, STUDY, hospitals, images, run_at, site_job, table, with_study
 
 MAP = ("intercept", "slope", "held-out", "positives")
 NAMES = [f"marker_{number}" for number in range(FEATURES)]
@@ -114,6 +114,42 @@ def test_a_site_predicts_with_its_own_model(tmp_path: Path, algorithm: str) -> N
         found.append(scored(out))
         assert found[-1] == model.scores(features).tolist()
     assert found[0] != found[1] != found[2]
+
+
+def test_a_european_table_with_several_rows_of_a_patient(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Semicolons and decimal commas, the last row of each patient: from training to the scores of new patients."""
+
+    def written(file: Path, rows: list[list[float]], *last: list[int]) -> None:
+        """Write each row after one of the same patient that is far off."""
+        file.parent.mkdir(exist_ok=True)
+        twice = [
+            [f"p{n}", *values]
+            for n, row in enumerate(zip(*zip(*rows, strict=True), *last, strict=True))
+            for values in ([*(value + 20 for value in row[:FEATURES]), *row[FEATURES:]], row)
+        ]
+        head = ["case", *NAMES, *["label"] * len(last)]
+        text = "\n".join(";".join(str(cell).replace(".", ",") for cell in row) for row in [head, *twice])
+        file.write_text(text, encoding="utf-8")
+
+    study = with_study(tmp_path, f'patient = "case"\none-row = "last"\n{STUDY}')
+    nodes = with_states(tmp_path)
+    for node, rows in zip(nodes, (60, 40, 80), strict=True):
+        features, labels = table(rows, seed=rows)
+        written(Path(str(node["data-dir"])) / "data.csv", features.tolist(), labels.tolist())
+        node["study"] = study
+    run_at(site_job(tmp_path, share_model=True), nodes)
+    features, _ = table(6, seed=11)
+    written(tmp_path / "new.csv", features.tolist())
+    _, kept = models(nodes[0])
+    model = TrainedModel.read(kept)
+    assert max(model.data_summary.shift) < 5, "the rows before the last are not trained on"
+    out = tmp_path / "scores.csv"
+    assert main(["predict", str(tmp_path / "new.csv"), "--model", str(kept), "--to", str(out)]) == 0
+    said = capsys.readouterr()
+    assert lines(said.out + said.err, "one-row = 'last'"), "each row has a score"
+    assert scored(out)[1::2] == model.scores(torch.from_numpy(features).float()).tolist()
+    with out.open(newline="") as stream:
+        assert [line["case"] for line in csv.DictReader(stream)] == [f"p{n // 2}" for n in range(12)]
 
 
 def own_map(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:

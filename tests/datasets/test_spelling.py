@@ -127,7 +127,7 @@ def test_a_missing_label_or_patient_stays_a_mistake(table: Write, text: str) -> 
 
 
 def test_the_page_for_hospitals_has_all_spellings() -> None:
-    page = (REPO / "docs" / "run-at-a-hospital.md").read_text(encoding="utf-8")
+    page = (REPO / "docs" / "data.md").read_text(encoding="utf-8")
     listed = page.partition("**Missing values** of features")[2].partition("in any case")[0]
     assert {"", *re.findall("`(.*?)`", listed.lower())} == {*MISSING}
 
