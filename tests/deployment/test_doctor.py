@@ -35,7 +35,7 @@ def doctor(options: Mapping[str, str], *changes: Mapping[str, str]) -> list[Foun
 def data(tmp_path: Path) -> Path:
     folder = tmp_path / "data"
     folder.mkdir()
-    (folder / "data.csv").write_text("age,dose,label\n" + "".join(f"{40 + n},{n}.5,{n % 2}\n" for n in range(40)))
+    (folder / "data.csv").write_text("age,dose,label\n" + "".join(f"{40 + n},{n}.5,{n % 2}\n" for n in range(60)))
     return folder
 
 
@@ -59,7 +59,7 @@ def test_where_all_is_well_it_says_so_and_what_fails_is_named_with_its_fix(
     assert code == 0, lines
     assert lines["key"] == "ok registered at the coordinator, not in use"
     assert lines["clock"].startswith("ok ")
-    assert lines["data"] == "ok 40 samples, 20 positive, 2 features; 0 values missing"
+    assert lines["data"] == "ok 60 samples, 30 positive, 2 features; 0 values missing"
     assert lines.pop("privacy").startswith("warning "), "what no setting changes"
     assert all(line.startswith("ok") for about, line in lines.items() if about not in ("memory", "state")), lines
 
