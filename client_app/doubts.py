@@ -43,7 +43,9 @@ def ledger_says(config: JoinConfig) -> tuple[str, str]:
     shared = config.partition_id >= 0
     try:
         return spent_in_words(Records(config.state_dir, config.site if shared else ""), budget), ""
-    except (ConfigError, RefusedError) as error:
+    except ConfigError as error:
+        return "", "; ".join(error.problems)
+    except RefusedError as error:
         return "", str(error)
 
 

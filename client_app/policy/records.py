@@ -18,7 +18,7 @@ import numpy as np
 
 from edelweiss.client_app.memory import state_folder
 from edelweiss.client_app.policy.differencing import isolates
-from edelweiss.common import ConfigError
+from edelweiss.common import ConfigError, shorter
 from edelweiss.common.files import read_json, write_private
 from edelweiss.datasets.patient_ids import keyed
 from edelweiss.datasets.source import Digests
@@ -164,13 +164,20 @@ class Records:
             When that is damaged.
         """
         file = self.folder / "runs" / f"{number}.json"
+        unknown: list[str] = []
         try:
-            record = RunRecord(**read_json(file))
+            said = read_json(file)
+            unknown = sorted({*said} - RunRecord.__dataclass_fields__.keys())
+            record = RunRecord(**said)
             if not record.is_sound(str(number)):
                 raise ValueError(number)
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError):
+            if unknown:
+                name, keys = file.relative_to(self.state), ", ".join(map(shorter, unknown[:3]))
+                mend = "install the release that wrote it"
+                raise ConfigError("state-dir", [f"{name} in it has keys of a later release ({keys}): {mend}"]) from None
             raise self.damaged(file, "the site does not know this run and asks you again") from None
         if record.turned_away:  # in advance: what an operator says at the same moment does not undo it
             return record

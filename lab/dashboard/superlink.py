@@ -93,6 +93,8 @@ class SuperLink:
         names = self._by_key()
         found = []
         for node in nodes:
+            if node.status == "unregistered":  # a former key, or who has left the study
+                continue
             online = node.status == "online"
             since = node.last_activated_at if online else (node.last_deactivated_at or node.registered_at)
             name = names.get(node.public_key.strip()) or node.name

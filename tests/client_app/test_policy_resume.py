@@ -20,7 +20,7 @@ from edelweiss.federation import AwaitsApprovalError
 from edelweiss.federation.fingerprint import fingerprint
 from edelweiss.server_app.console import Progress
 from edelweiss.server_app.coordinator import coordinate
-from tests.client_app.policies import WAITS, Hospital, error_in, site_toml, train
+from tests.client_app.policies import WAITS, Hospital, error_in, site_toml, told, train
 from tests.said import has
 from tests.server_app.sites import SiteGrid, table
 
@@ -231,3 +231,22 @@ def test_a_policy_that_asks_may_change(hospital: Hospital) -> None:
     site_toml(hospital.folder, seed="a", approve="ask")
     with hospital.run() as grid:
         assert isinstance(begun(grid), Facts), "it was approved as all were then"
+
+
+EARLIER = """began asked data decision over open said place question key lasting rounds until shown"""
+"""What release 0.1 wrote of a run, besides its number."""
+
+
+def test_a_state_folder_of_an_earlier_release_is_read_and_one_of_a_later_refused(hospital: Hospital) -> None:
+    """In one line that names the file and the way out, and nothing is asked of the operator again."""
+    with hospital.run() as grid:
+        assert isinstance(told(grid), Facts)
+        [file] = (hospital.state / "policy" / "runs").glob("*.json")
+        now = json.loads(file.read_text())
+        file.write_text(json.dumps({"run": now["run"], **{key: now[key] for key in EARLIER.split()}}))
+        assert isinstance(told(grid), Facts)
+        file.write_text(json.dumps({**now, "newer": 1}))
+        assert "damaged" not in (refused := str(told(grid)))
+        assert "newer" in refused
+        assert file.name in refused
+    assert file.exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -63,6 +64,7 @@ def test_no_service_can_do_more_than_it_must(name: str) -> None:
     assert service["security_opt"] == ["no-new-privileges:true"]
     assert service["user"] == "${EDELWEISS_USER:-1000:1000}"
     assert "--insecure" not in service["command"]
+    assert service["logging"] == {"driver": "json-file", "options": {"max-size": "10m", "max-file": "5"}}
     assert name == "superlink" or all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
 
 
@@ -136,6 +138,19 @@ def test_the_certificate_is_signed_again_for_a_new_host_by_the_same_authority(tm
         with pytest.raises(subprocess.CalledProcessError) as refusal:
             make_certificates(tmp_path, *arguments)
         assert "bring ca.key back" in refusal.value.stderr
+
+
+def test_the_script_prints_the_line_for_compose_unless_the_user_is_the_default(certificates: Path) -> None:
+    """Under an `id` of its own in the PATH, as another user has it."""
+    for user, group, expected in ((1000, 1000, ""), (1234, 5678, 'EDELWEISS_USER="1234:5678"')):
+        (tools := certificates / f"of-{user}").mkdir()
+        (tools / "id").write_text(f'#!/bin/sh\n[ "$1" = -u ] && echo {user} || echo {group}\n')
+        (tools / "id").chmod(0o755)
+        environment = os.environ | {"OUT": str(certificates), "PATH": f"{tools}:{os.environ['PATH']}"}
+        done = subprocess.run([str(REPO / "bin" / "make_certs.sh")], env=environment, capture_output=True, text=True)
+        lines = [line.partition(": ")[2] for line in done.stdout.splitlines() if line.startswith("Add to .env: ")]
+        assert lines == ([expected] if expected else [])
+        shutil.rmtree(tools)
 
 
 def test_the_study_key_is_where_a_run_is_signed_and_nowhere_else() -> None:
