@@ -19,6 +19,7 @@ from edelweiss.common.memory import free_memory
 
 TEXT = 2**24  # bytes of a configuration, at most
 LONGEST_PATH, LONGEST_NAME = 3000, 255  # bytes; Linux allows 4,095, and names are appended
+CONTROL = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029]")
 DEEPEST = 20  # nested tables or lists
 MANY_DOTS = re.compile(rb"(?<![\w\"'-])(?:[\w\"'-]++[ \t]*+\.[ \t]*+){50}")  # a key of 50 parts
 DEEP = "it nests tables or lists too deeply"
@@ -37,8 +38,8 @@ def as_path(text: str | Path) -> Path:
     OSError
         If it is not a valid path.
     """
-    if "\0" in str(text):
-        raise OSError(errno.EINVAL, "a path cannot have a NUL character")
+    if CONTROL.search(str(text)):  # of which a message of one line could not speak
+        raise OSError(errno.EINVAL, "a path cannot have control characters, such as NUL or an end of line")
     try:
         path = Path(text).expanduser()
         names = [*map(os.fsencode, path.parts)]

@@ -209,6 +209,15 @@ class ExtractTable(Keys, strict=False):
     def contradictions(self, columns: list[str]) -> list[str]:
         """Return a line for each contradiction between keys; ``columns`` are the study's features."""
         asks = bool(self.target or self.outcome or self.features)
+        files = {"extract.query-file": [self.query_file]}
+        files |= {f"{key}.value-sets": list(one.value_sets) for key, one in self.sets()}
+        if outside := [
+            f"{key} = {file!r}: it must be a file beside the study file, or in a folder there"
+            for key, named in files.items()
+            for file in named
+            if Path(file).is_absolute() or {"..", "~"} & {*Path(file).parts} or not file.isprintable()
+        ]:
+            return outside
         if bool(self.query) + bool(self.query_file) + asks != 1:
             return ["extract: give query, or query-file, or target, outcome and features; one of these"]
         if not asks:

@@ -83,6 +83,8 @@ def checked(options: argparse.Namespace) -> None:
         wrong.append("name the file of a table, or a database with --source; one of these")
     if bool(options.query) != bool(options.source):
         wrong.append("--source and --query FILE go together: the query returns the table")
+    if not options.file.isprintable():
+        wrong.append(f"{options.file!r}: a path must have printable characters")
     if options.header_row < 1:
         wrong.append(f"--header-row {options.header_row}: must be a number from 1 on")
     for name, value in (("delimiter", options.delimiter), ("encoding", options.encoding)):

@@ -285,7 +285,7 @@ def file_of(folder: str) -> Path:
         raise DataError.plain("data-dir is empty; the data set 'site' needs the folder of the site's data")
     try:
         place = as_path(folder)
-        found = sorted(entry.name for entry in place.iterdir())
+        found = sorted(shorter(entry.name) for entry in place.iterdir())
     except OSError as error:
         raise DataError(
             f"data-dir {shorter(folder)} cannot be read: {reason(error)}; set data-dir to the folder that holds "

@@ -38,6 +38,7 @@ ROWS = 2**10  # of text that are written anew at a time
 PARQUET, SPSS = 2**14, 2**18  # rows of a file that is no text, Parquet or SPSS's, that are turned into text at a time
 CELL = 20  # bytes for each value of a table, at most at a time: measured, within a tenth
 BOOK = 400  # bytes for each cell of a workbook, likewise
+BOOKS = (".xlsx", ".xlsm")
 GZIP = b"\x1f\x8b"
 PART = 2**20  # bytes looked at at a time
 LONGEST = 2**24  # characters of a line, which is held in memory
@@ -124,7 +125,8 @@ def _explained(file: Path) -> Iterator[None]:
     except Exception as error:  # the readers raise many kinds on a damaged file
         with file.open("rb") as stream:
             kind = looks_like(stream.read(PART))
-        mend = f"it is {kind}" if kind and file.suffix != ".parquet" else "write it again, or as CSV"
+        own = (".parquet", *BOOKS) if kind.startswith(("a zip", "a Parquet")) else ()
+        mend = f"it is {kind}" if kind and file.suffix.lower() not in own else "write it again, or as CSV"
         text = f"{file} cannot be read: {reason(error)}; {mend}"
         raise DataError(text, f"{file.name} cannot be read") from error
 
@@ -316,7 +318,7 @@ def takes(file: Path, form: Form | None = None) -> int:
     with contextlib.suppress(
         Exception
     ):  # the readers raise many kinds on a damaged file, and whoever reads it will say
-        if file.suffix.lower() in (".xlsx", ".xlsm"):
+        if file.suffix.lower() in BOOKS:
             return _workbook_takes(file)
         return CELL * _cells(file, form or Form())
     return 0
@@ -378,7 +380,7 @@ def too_large(file: Path, needed: int) -> str:
     """Return that a table, which takes so many bytes to read, will not fit into memory; empty if it will."""
     if needed <= (free := free_memory()):
         return ""
-    mend = "save it as CSV or Parquet" if file.suffix.lower() in (".xlsx", ".xlsm") else "leave columns or rows out"
+    mend = "save it as CSV or Parquet" if file.suffix.lower() in BOOKS else "leave columns or rows out"
     return (
         f"{file.name} takes {needed / 1e9:.1f} GB to read, and {free / 1e9:.1f} GB are free, of the "
         f"{memory_limit() / 1e9:.1f} GB that this process may have: {mend}, give the container more, or end other "

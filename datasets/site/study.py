@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from edelweiss.common import hint, numbers, repeated
+from edelweiss.common import hint, numbers, repeated, shorter
 from edelweiss.common.files import as_path, reason
 from edelweiss.common.memory import collecting_rarely
 from edelweiss.common.overrides import toml_value
@@ -195,12 +195,14 @@ class Study:
     def place(self, folder: str) -> Path:
         """Return the table's file; DataError if there is none or more than one."""
         try:
-            found = sorted(path for path in as_path(folder).glob(self.file) if path.is_file())
+            found = sorted(path for path in as_path(folder).glob(self.file) if as_path(path).is_file())
         except (OSError, ValueError, NotImplementedError) as error:
             text = f"data-dir {folder} cannot be read: {reason(error)}"
             raise DataError(text, "the data folder cannot be read", key="data-dir", value=folder) from None
         if len(found) != 1:
-            what = f"{len(found)} match: {examples([path.name for path in found])}" if found else "none matches"
+            what = (
+                f"{len(found)} match: {examples([shorter(path.name) for path in found])}" if found else "none matches"
+            )
             raise DataError(
                 f"data-dir {folder}: exactly one file must match the study's {self.file!r}, but {what}",
                 f"{len(found)} files of the data folder match the study's file; exactly one must",

@@ -341,6 +341,17 @@ def test_a_study_of_several_at_a_site_gets_its_own_table(
     assert "--study falls" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("file", ["/etc/passwd", "../own.sql", "folder/../../own.sql", "a\\nb"])
+def test_a_study_file_names_no_file_outside_its_folder(
+    site: Site, database: Path, file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It comes from a coordinator; what its files hold is printed."""
+    site.study.write_text(f'{STUDY}\n[extract]\nquery-file = "{file}"\n')
+    assert site.extract(address(database), "--yes") == 2
+    assert "query-file" in capsys.readouterr().err
+    assert not site.data.exists()
+
+
 def test_a_damaged_log_is_not_written_on(site: Site, database: Path) -> None:
     assert site.extract(address(database), "--yes") == 0
     before = (site.data / "data.parquet").read_bytes()

@@ -211,6 +211,14 @@ def test_what_is_unclear_is_an_option_of_the_draft(
     assert main(["study", "draft", f"{tmp_path}/data.csv", option, value]) == 0
 
 
+def test_a_name_of_two_lines_is_told_in_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a\nb.csv").write_text("age,died\n61,1\n")
+    assert main(["study", "draft", f"{tmp_path}/a\nb.csv"]) == 2
+    assert main(["doctor", "--superlink=127.0.0.1:1", "--insecure", f"--data-dir={tmp_path}", "--label=died"]) == 1
+    said = capsys.readouterr()
+    assert not [line for line in (said.out + said.err).splitlines() if line.startswith("b.csv")]
+
+
 def test_options_that_contradict_are_told_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["study", "draft"]) == 2
     assert main(["study", "draft", "a.csv", "--query", "q.sql", "--header-row", "0", "--encoding", "zzz"]) == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import zipfile
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -18,7 +19,7 @@ from edelweiss.config import ConfigError
 from edelweiss.config.study import parse
 from edelweiss.datasets import DataError
 from edelweiss.datasets.site import read_site
-from edelweiss.datasets.site.formats import encoding_of
+from edelweiss.datasets.site.formats import CELL, encoding_of, takes
 from edelweiss.datasets.source import Source
 from tests.said import has
 
@@ -129,6 +130,40 @@ def test_what_is_not_read_is_named_with_what_converts_it(tmp_path: Path, name: s
     (tmp_path / name).write_bytes(b"x")
     with pytest.raises(DataError, match=name):
         read_site(str(tmp_path), "", True, study=parse("study.toml", STUDY | {"file": name}))
+
+
+@pytest.mark.parametrize("kind", ["UTF-16", "gzip", "Parquet", "Stata", "Stata of 2008", "SAS", "SPSS", "Excel"])
+def test_what_a_table_takes_is_known_before_it_is_read(tmp_path: Path, kind: str) -> None:
+    frame = FRAME.rename(columns={"größe": "size"})
+    if kind == "SAS":
+        pyreadstat.write_xport(frame, str(tmp_path / "data.xpt"), file_format_version=5)
+    elif kind == "Stata of 2008":
+        frame.to_stata(tmp_path / "data.dta", write_index=False, version=114)
+    else:
+        FILES[kind](tmp_path)
+    [file] = tmp_path.iterdir()
+    header = kind in ("UTF-16", "gzip")  # of text lines are counted
+    if kind == "Excel":
+        assert takes(file) > 400 * 12
+    else:
+        assert takes(file) == CELL * 3 * (len(FRAME) + header)
+
+
+def test_a_small_workbook_that_becomes_a_large_one_is_refused_before_it_is_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FILES["Excel"](tmp_path)
+    with zipfile.ZipFile(tmp_path / "data.xlsx") as book:
+        parts = {name: book.read(name) for name in book.namelist()}
+    parts["xl/worksheets/sheet1.xml"] += b" " * 10**8
+    with zipfile.ZipFile(tmp_path / "data.xlsx", "w", zipfile.ZIP_DEFLATED) as book:
+        for name, content in parts.items():
+            book.writestr(name, content)
+    assert (tmp_path / "data.xlsx").stat().st_size < 10**6
+    monkeypatch.setattr("edelweiss.datasets.site.formats.free_memory", lambda: 5 * 10**7)
+    monkeypatch.setattr("openpyxl.load_workbook", None)
+    with pytest.raises(DataError, match=r"0\.1 GB to read.*CSV"):
+        read_site(str(tmp_path), "label", True)
 
 
 @pytest.mark.parametrize("name", ["data.xlsx", "data.dta", "data.sas7bdat", "data.sav", "data.parquet", "data.csv.gz"])
