@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from pathlib import Path
 from secrets import token_hex
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
+from PIL import Image
 
 from edelweiss.client_app.connection import JoinConfig
 from edelweiss.client_app.doctor import examine
@@ -27,6 +29,9 @@ from edelweiss.config import RunConfig, SiteConfig
 from edelweiss.datasets import Facts
 from edelweiss.federation.fingerprint import fingerprint
 from edelweiss.federation.privacy_account import Query, epsilon, spent
+from edelweiss.server_app.console import Progress
+from edelweiss.server_app.coordinator import coordinate
+from edelweiss.server_app.tickets import EXECUTOR_KEY
 from tests.client_app.policies import WAITS
 from tests.server_app.sites import SiteGrid, table
 from tests.server_app.studies import Study, changed
@@ -215,6 +220,47 @@ def test_another_name_for_a_folder_has_no_budget_of_its_own(tmp_path: Path, same
     assert after.spent("training") == pytest.approx(before.spent("training"))
     assert after.spent("training") > 0
     assert "more than is left" in str(site.ask(site.signed("stranger", **keys)))
+
+
+@pytest.mark.slow
+def test_a_whole_run_of_one_study_leaves_the_other_what_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A private run of three rounds, then one of another study with other patients: the budget is the site's."""
+    monkeypatch.setenv(EXECUTOR_KEY, str(tmp_path / "executor.key"))
+    site = Site(tmp_path, epsilon=3.0, delta=1e-5)
+    keys: dict[str, Value] = {"dp.epsilon": 2.7, "dp.delta": 1e-5, "evidence": False, "problem": "bce", "sites": 1}
+    keys |= {"algorithm": "fedavg", "rounds": 3, "round_timeout": 600.0}
+    first = site.signed("study", **keys)
+    with SiteGrid(first, [site.node]) as grid:
+        coordinate(first, grid, Progress(quiet=True))
+    gone = site.open(first).ledger.spent("training")
+    assert 2.0 < gone <= 2.7
+    said = str(site.ask(site.signed("stranger", **keys)))
+    assert "more than is left" in said
+    assert f"ε = {gone:.3g} of 3 is spent" in said
+    assert site.open(first).ledger.spent("training") == gone, "a refused run costs nothing"
+    [fits] = re.findall("at most dp.epsilon = ([0-9.]+) fits", said)
+    small = site.signed("stranger", **{**keys, "dp.epsilon": float(fits)})
+    with SiteGrid(small, [site.node]) as grid:
+        coordinate(small, grid, Progress(quiet=True))
+    assert gone < site.open(first).ledger.spent("training") <= 3.0
+
+
+def test_the_data_of_a_study_may_be_images(site: Site, tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    (folder := tmp_path / "images").mkdir()
+    for place in range(60):
+        Image.fromarray(random.integers(0, 255, (8, 8), np.uint8)).save(folder / f"{place}.png")
+    rows = [f"{place}.png,p{place},{place % 2}" for place in range(60)]
+    (folder / "labels.csv").write_text("\n".join(["path,pid,label", *rows]))
+    site.write({"sepsis": ("study", site.first), "falls": ("stranger", folder)})
+    first, second = facts(site.ask(site.signed("study"))), facts(site.ask(site.signed("stranger", model="lenet5")))
+    assert (first.shape, second.shape) == ((3,), (1, 8, 8))
+    found = [*examine(JoinConfig.read(str(site.file), {**site.node, "superlink": "127.0.0.1:1", "insecure": True}))]
+    assert [one.text for one in found if one.about == "images"] == [
+        "study falls: 60 rows; 60 PNG of 8 bits, grey; all 8x8"
+    ]
 
 
 def test_both_parts_count_together(tmp_path: Path) -> None:
