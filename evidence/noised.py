@@ -20,8 +20,9 @@ out of the noise it is all of [0, 1], as it should be. Over several sites T and 
 **Average precision.** From counts made non-negative, by the delta method on the log-odds scale. Within a bin the order
 is unknown, and even mixing would be pessimistic, most of all in the top bin: the share of positives rises with the
 score. So between the edges of a bin the ROC curve is a straight line in the log-odds of both rates; in the outer bins,
-which have one edge, a line of slope 1. What counts made non-negative still take from the precision of the top bins, the
-upper end allows for, by a share of the difference between the best and the worst order.
+which have one edge, a line of slope 1. Where scores crowd at one end that is still too low, and so are the top bins'
+counts, once made non-negative: the truth may lie anywhere from that order to four tenths of the way to the best one,
+and the interval holds each point of this range in 95 % of cases at least (Imbens & Manski 2004).
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ FIXED: Floats = np.sinh(np.arange(-8, 8.25, 0.5)) / 8
 """Edges that are the same for all sites, so that their histograms can be added, shape (33,)."""
 STEPS = np.linspace(0, 1, 801)  # of A
 OUTSTANDING = 7.0  # standard deviations of noise by which positives have to stand out for an average precision
-ORDER = 0.08  # share of the difference between the best and the worst order, as a deviation of the upper end
+BETTER = 0.4  # of the way from the order that is assumed within bins to the best one: how far the truth may be
+NORMAL = 1.959963985  # 97.5 % quantile
 PLACES = (np.arange(12) + 0.5) / 12  # within a bin, of its positives
 WITHIN, OVER = "within sites", "over all sites"
 ENDS = {"value": "", "low": "-low", "high": "-high", "noise": "-noise"}  # of an estimate, and how its name ends
@@ -250,7 +252,7 @@ def _auroc(sites: Sequence[Noised], *, with_noise: bool) -> tuple[float, float, 
 
 def _t(freedom: Floats) -> Floats:
     """Return the 97.5 % quantile of Student's t, by its expansion in 1 / freedom (Abramowitz & Stegun 26.7.5)."""
-    z, v = 1.959963985, 1 / np.maximum(freedom, 3.0)
+    z, v = NORMAL, 1 / np.maximum(freedom, 3.0)
     terms = (
         (z**3 + z) / 4,
         (5 * z**5 + 16 * z**3 + 3 * z) / 96,
@@ -286,9 +288,10 @@ def _average_precision(sites: Sequence[Noised], *, with_noise: bool) -> tuple[fl
     )
     variance = sampling + noise * with_noise
     freedom = (max(count, 4.0) - 1) * (variance / max(sampling, 1e-9 * variance)) ** 2
-    quantile = float(_t(np.array([freedom]))[0])
-    down_by, up_by = (quantile * math.sqrt(variance + extra) for extra in (0.0, (ORDER * _between_orders(p, n)) ** 2))
-    return value, _moved(value, -down_by), _moved(value, up_by)
+    deviation = float(_t(np.array([freedom]))[0]) / NORMAL * math.sqrt(variance)
+    highest = value + BETTER * max(0.0, _best_order(p, n) - value)
+    reach = _reach((highest - value) / max(deviation, 1e-12))
+    return value, _moved(value, -NORMAL * deviation), _moved(highest, reach * deviation)
 
 
 def _onto(edges: Floats, own: Floats) -> Floats:
@@ -337,11 +340,23 @@ def _log_odds(rate: Floats, least: Floats | float) -> Floats:
     return found
 
 
-def _between_orders(p: Floats, n: Floats) -> float:
-    """Return the difference of average precision between the best order within bins and the worst."""
-    above, before = p[::-1].cumsum()[::-1] - p / 2, n[::-1].cumsum()[::-1]
-    best, worst = (above / np.maximum(above + negatives, 1e-9) for negatives in (before - n, before))
-    return float(p @ (best - worst) / max(p.sum(), 1e-9))
+def _best_order(p: Floats, n: Floats) -> float:
+    """Return the average precision if within each bin all positives scored higher than the negatives."""
+    above, before = p[::-1].cumsum()[::-1] - p / 2, n[::-1].cumsum()[::-1] - n
+    return float(p @ (above / np.maximum(above + before, 1e-9)) / max(p.sum(), 1e-9))
+
+
+def _reach(apart: float) -> float:
+    """Return how many deviations beyond the ends of a range an interval has to go, to hold any point of it in 95 %.
+
+    The ends lie so many deviations ``apart``: from 1.96 at 0 down to 1.645, as only one end can be missed.
+    """
+    low, high = 1.6, 2.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        covers = (math.erf((middle + apart) / math.sqrt(2)) + math.erf(middle / math.sqrt(2))) / 2
+        low, high = (middle, high) if covers < 0.95 else (low, middle)
+    return high
 
 
 def _non_negative(counts: Floats) -> Floats:

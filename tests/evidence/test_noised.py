@@ -11,18 +11,19 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 from scipy.stats import t as students
 
-from benchmarks.noised_coverage import DELTA, cell, drawn, truth
+from benchmarks.noised_coverage import DELTA, SCORES, Scores, cell
 from edelweiss.evidence import noised
 from edelweiss.evidence.noised import FACTOR, Noised, estimates
 from edelweiss.federation.privacy_account import Query, noise_for
 
 TRIALS = 300
-CELLS = [(auroc, patients, epsilon) for auroc in (0.75, 0.9) for patients in (200, 500, 2000) for epsilon in (8.0, 1.0)]
+NORMAL = ("normal 0.75", "normal 0.9")
+CELLS = [(scores, patients, epsilon) for scores in NORMAL for patients in (200, 500, 2000) for epsilon in (8.0, 1.0)]
 
 
-@pytest.mark.parametrize(("auroc", "patients", "epsilon"), CELLS)
-def test_the_interval_of_auroc_holds_it_as_often_as_it_says(auroc: float, patients: int, epsilon: float) -> None:
-    covers, width, given_, noise = cell(auroc, patients, epsilon, TRIALS)["auroc"]
+@pytest.mark.parametrize(("scores", "patients", "epsilon"), CELLS)
+def test_the_interval_of_auroc_holds_it_as_often_as_it_says(scores: str, patients: int, epsilon: float) -> None:
+    covers, width, given_, noise = cell(scores, patients, epsilon, TRIALS)["auroc"]
     assert covers >= 0.95 - 4 * 0.0126, covers  # four standard deviations of 300 trials
     assert 0 < width < 1
     assert given_ > 0.25
@@ -31,13 +32,22 @@ def test_the_interval_of_auroc_holds_it_as_often_as_it_says(auroc: float, patien
 
 def test_an_interval_without_the_noise_holds_it_too_rarely() -> None:
     random, noise = np.random.default_rng(0), noise_for({Query(1.0): 1}, 1.0, DELTA)
-    found = [noised._auroc([drawn(0.75, 500, noise, random)], with_noise=False) for _ in range(TRIALS)]
+    found = [noised._auroc([SCORES["normal 0.75"].drawn(500, noise, random)], with_noise=False) for _ in range(TRIALS)]
     assert np.mean([one is not None and one[1] <= 0.75 <= one[2] for one in found]) < 0.85
 
 
-@pytest.mark.parametrize(("auroc", "patients", "epsilon"), [(0.75, 500, 8.0), (0.9, 2000, 1.0), (0.9, 500, 3.0)])
-def test_that_of_average_precision_holds_it_at_least_as_often(auroc: float, patients: int, epsilon: float) -> None:
-    covers, width, _, _ = cell(auroc, patients, epsilon, TRIALS)["auprc"]
+HARD = [
+    ("normal 0.75", 500, 8.0),
+    ("normal 0.9", 2000, 1.0),
+    ("beta", 500, 3.0),
+    ("at both ends", 500, 3.0),
+    ("at both ends", 2000, 1.0),
+]  # few bins where scores crowd
+
+
+@pytest.mark.parametrize(("scores", "patients", "epsilon"), HARD)
+def test_that_of_average_precision_holds_it_at_least_as_often(scores: str, patients: int, epsilon: float) -> None:
+    covers, width, _, _ = cell(scores, patients, epsilon, TRIALS)["auprc"]
     assert covers >= 0.95 - 4 * 0.0126, covers
     assert width < 0.6
 
@@ -50,15 +60,15 @@ def test_few_bins_say_nearly_the_average_precision_of_the_scores(auroc: float) -
     every = 0.9 * norm.cdf(scores) + 0.1 * norm.cdf(scores - apart)
     edges = np.interp(1 - (1 - np.linspace(0, 1, 8)[1:-1]) ** 2, every, scores)
     p, n = (1000 * np.diff([0, *share * norm.cdf(edges - by), share]) for share, by in ((0.1, apart), (0.9, 0)))
-    assert noised._precision(p, n) == pytest.approx(truth(auroc)["auprc"], abs=0.01)
+    assert noised._precision(p, n) == pytest.approx(Scores.normal(auroc).truth()["auprc"], abs=0.01)
 
 
 def test_sites_of_other_scales_add_up() -> None:
     random, noise = np.random.default_rng(1), noise_for({Query(1.0): 1}, 3.0, DELTA)
     hits = {"auroc": 0, "auprc": 0}
     for _ in range(TRIALS):
-        found = estimates([drawn(0.8, patients, noise, random) for patients in (150, 300, 800)])
-        for name, true in truth(0.8).items():
+        found = estimates([Scores.normal(0.8).drawn(patients, noise, random) for patients in (150, 300, 800)])
+        for name, true in Scores.normal(0.8).truth().items():
             hits[name] += found[f"{name}-low"] <= true <= found[f"{name}-high"]
     assert hits["auroc"] >= TRIALS * (0.95 - 4 * 0.0126)
     assert hits["auprc"] >= TRIALS * (0.95 - 4 * 0.0126)
@@ -105,7 +115,7 @@ def test_how_many_bins_there_are_tells_nothing_of_whose_label_is_known() -> None
 
 def test_both_histograms_together_cost_what_one_would() -> None:
     """Rényi divergences of Gaussian noise add up as 1 / σ²."""
-    site = drawn(0.8, 500, 2.0, np.random.default_rng(0))
+    site = Scores.normal(0.8).drawn(500, 2.0, np.random.default_rng(0))
     assert site.noise == 2.0 * FACTOR
     assert 1 / site.noise**2 + 1 / (noised.COARSE * site.noise) ** 2 == pytest.approx(1 / 2.0**2)
 
@@ -113,7 +123,7 @@ def test_both_histograms_together_cost_what_one_would() -> None:
 def test_what_noise_hides_is_left_out_and_damaged_records_are_named() -> None:
     nobody = Noised.of(np.zeros(30), np.zeros(30), np.ones(30), 30, 20.0, np.random.default_rng(3).standard_normal)
     assert "auprc" not in estimates([nobody])
-    record = drawn(0.8, 500, 1.0, np.random.default_rng(0)).record()
+    record = Scores.normal(0.8).drawn(500, 1.0, np.random.default_rng(0)).record()
     assert not Noised.wrong(record)
     for wrong in (
         {"noise": 0.0},
@@ -122,6 +132,15 @@ def test_what_noise_hides_is_left_out_and_damaged_records_are_named() -> None:
         {"negatives": [float("nan")] * len(record["negatives"])},
     ):
         assert Noised.wrong(record | wrong), wrong
+
+
+def test_an_interval_of_a_range_reaches_less_far_the_wider_it_is() -> None:
+    """Imbens & Manski: at 0 it is the usual one, and of a wide range one end alone can be missed."""
+    assert noised._reach(0.0) == pytest.approx(norm.ppf(0.975), abs=1e-6)
+    assert noised._reach(20.0) == pytest.approx(norm.ppf(0.95), abs=1e-6)
+    for apart in (0.3, 1.0, 3.0):
+        by = noised._reach(apart)
+        assert norm.cdf(by + apart) - norm.cdf(-by) == pytest.approx(0.95, abs=1e-9)
 
 
 def test_students_quantile() -> None:

@@ -136,3 +136,23 @@ def test_the_best_guess_is_that_of_a_likelihood_ratio() -> None:
     assert best_guess({Query(1.0): 1}, 1.5) == pytest.approx(right, abs=1e-3)
     assert best_guess({Query(0.1): 1}, 1.5) == pytest.approx(0.5 + 0.1 * (right - 0.5), abs=1e-3)
     assert best_guess({Query(1.0): 4}, 1.5) == pytest.approx(best_guess({Query(1.0, 4): 1}, 1.5), abs=2e-3)
+
+
+@pytest.mark.parametrize("patients", [200, 2000, 6000])
+@pytest.mark.parametrize("budget", [8.0, 3.0, 1.0])
+def test_what_the_filter_costs_is_bounded_and_an_order_of_two_would_only_add_to_it(
+    patients: int, budget: float
+) -> None:
+    """Beside dp-accounting's own conversion, for a single run, of the same divergences at more orders."""
+    queries, delta = {Query(min(1.0, 64 / patients)): 400}, 1e-5
+    noise = noise_for(queries, budget, delta)
+    theirs = RdpAccountant(
+        [2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64], dp_accounting.NeighboringRelation.REPLACE_SPECIAL
+    )
+    [(query, count)] = queries.items()
+    theirs.compose(event(query, noise), count)
+    assert theirs.get_epsilon(delta) < budget < 1.26 * theirs.get_epsilon(delta)
+    two = (1 / 2) * (1 - 1 / 2)
+    with_two = math.log(float(np.sum((1 / ORDERS) * (1 - 1 / ORDERS) ** (ORDERS - 1))) + two) - math.log(delta)
+    assert theirs.rdp[0] + with_two > budget  # at order 2
+    assert min(spent(queries, noise) + with_two / (ORDERS - 1)) > budget - 1e-3

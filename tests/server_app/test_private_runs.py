@@ -30,7 +30,7 @@ from edelweiss.problems import PROBLEMS, Setting
 from edelweiss.server_app.simulation import simulate
 from tests.client_app.policies import site_toml
 from tests.lab.read_page import Page
-from tests.server_app.sites import run_at, site_job
+from tests.server_app.sites import run_at, site_job, write_table
 
 BASE: dict[str, Any] = {
     "engine": "local",
@@ -302,3 +302,30 @@ def test_hospitals_inputs_are_standardised_by_what_the_study_file_says(
     assert summary.shift == pytest.approx([0.0, 0.5, 6.0, 100.0])  # by name: bare, coded, ranged, stated
     assert summary.scale == pytest.approx([1.0, 0.5, 12 / 12**0.5, 20.0])
     assert "'bare'" in capsys.readouterr().out
+
+
+def test_a_column_of_large_numbers_drowns_the_others_unless_the_study_file_has_its_range(tmp_path: Path) -> None:
+    """What `doctor` advises: with that line the run learns, and without it does not."""
+    found = {}
+    for advice in ("", "range = [0, 3e6]"):
+        place = tmp_path / str(len(found))
+        nodes: list[dict[str, Any]] = []
+        for seed, name in enumerate(("north", "south")):
+            random = np.random.default_rng(seed)
+            labels = (random.random(800) < 0.3).astype(int)
+            features = random.normal(size=(800, 4)) + 1.5 * labels[:, None]
+            features[:, 0] = 1e6 + 2e5 * features[:, 0]
+            data = write_table(place / name, features, labels, ["platelets", "a", "b", "c"])
+            policy = site_toml(place / name, privacy={"epsilon": 20.0})
+            nodes.append({"site": name, "data-dir": str(data), "state-dir": str(place / f"{name}-state")})
+            nodes[-1] |= {"policy": policy, "study": str(place / "study.toml")}
+        label = '[label]\ncolumn = "label"\nnegative = ["0"]\npositive = ["1"]\n'
+        others = "\n".join(f"[columns.{name}]" for name in ("a", "b", "c"))
+        (place / "study.toml").write_text(f"{label}[columns.platelets]\n{advice}\n{others}\n")
+        keys: dict[str, Any] = {"study": str(place / "study.toml"), "algorithm": "fedavg", "problem": "bce"}
+        keys |= {"sites": 2, "rounds": 3, "local-steps": 5, "batch-size": 64, "fedavg.lr": 0.5, "report": False}
+        run = run_at(site_job(place, **keys, **{"dp.epsilon": 8.0, "dp.delta": 1e-4}), nodes)
+        found[advice] = run.metrics[-1]["noised"].get("auroc", 0.5)
+    raw, standardised = found.values()
+    assert raw < 0.7, found
+    assert standardised > 0.8, found
