@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hmac
 import logging
@@ -23,7 +24,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from edelweiss.web.accounts import Account, Accounts, SlowDown
+from edelweiss.web.accounts import Account, Accounts, AccountsError, SlowDown
 from edelweiss.web.sessions import LONGEST, Session, Sessions
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ log = logging.getLogger("edelweiss")
 
 HERE = Path(__file__).parent
 FORM = 2**20  # bytes of a form, at most
+SLOWEST = 30.0  # seconds for a form to come, and for a part of an answer to be taken
+HASHING = 2  # passwords that are looked at in threads: of these, other requests need some, too
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
@@ -88,6 +91,7 @@ class Page:
     common: Callable[[], Mapping[str, object]] = dict
     sessions: Sessions = field(init=False)
     cookie: str = field(init=False)
+    hashing: asyncio.Semaphore = field(init=False, default_factory=lambda: asyncio.Semaphore(HASHING))
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sessions", Sessions(self.accounts))
@@ -172,16 +176,19 @@ async def form_of(request: Request) -> dict[str, str]:
     """Read a form; the last value of a name counts, and a file is its text."""
     body = b""
     try:
-        async for part in request.stream():
-            body += part
-            if len(body) > FORM:
-                raise PageError(413, "Too large", f"A form may have {FORM:,} bytes.")
+        async with asyncio.timeout(SLOWEST):
+            async for part in request.stream():
+                body += part
+                if len(body) > FORM:
+                    raise PageError(413, "Too large", f"A form may have {FORM:,} bytes.")
         kind = request.headers.get("content-type", "")
         if kind.startswith("multipart/form-data"):
             return _parts(kind, body)
         return dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=1000))
     except (UnicodeDecodeError, ValueError):
         raise PageError(400, "Not a form", "What was sent cannot be read: open the page again.") from None
+    except TimeoutError:
+        raise PageError(408, "Too slow", "The form did not come in time: send it again.") from None
     except ClientDisconnect:
         raise PageError(400, "Not a form", "The connection was lost.") from None
 
@@ -236,12 +243,19 @@ class _Doorkeeper:
                 given = {name.lower() for name, _ in message["headers"]}
                 more = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
                 message["headers"] = [*message["headers"], *(pair for pair in more if pair[0] not in given)]
-            await send(message)
+            async with asyncio.timeout(SLOWEST):  # who reads nothing is not waited for
+                await send(message)
 
         if (problem := self._problem(request)) is not None:
             await Response(f"{problem}\n", 403, media_type="text/plain")(scope, receive, with_headers)
             return
-        request.state.session = session = self.page.session(request)
+        try:
+            request.state.session = session = self.page.session(request)
+        except AccountsError as error:
+            log.error("page: %s", error)
+            text = "The accounts of this page cannot be read: the program's log says why.\n"
+            await Response(text, 500, media_type="text/plain")(scope, receive, with_headers)
+            return
         request.state.account = session.account if session else None
         with contextlib.suppress(Exception):  # answered and logged by `_say_broken`, which then gets raised again
             await self.app(scope, receive, with_headers)
@@ -303,7 +317,8 @@ async def _login(request: Request) -> Response:
     if not before or not hmac.compare_digest(before.encode(), form.get("before", "").encode()):
         return _login_form(request, wanted=wanted, name=name, wrong="This form had expired. Try again.", status=403)
     try:
-        account = await run_in_threadpool(page.accounts.check, name, form.get("password", ""))
+        async with page.hashing:
+            account = await run_in_threadpool(page.accounts.check, name, form.get("password", ""))
     except SlowDown as slow:
         wrong = f"Too many wrong passwords for this name. Try again in {slow.seconds + 0.5:.0f} s."
         response = _login_form(request, wanted=wanted, name=name, wrong=wrong, status=429)

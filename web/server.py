@@ -14,10 +14,15 @@ from edelweiss.common import ConfigError, shown
 from edelweiss.common.files import reason
 
 if TYPE_CHECKING:
+    import asyncio
+
+    import uvicorn
     from starlette.types import ASGIApp
 
 UNIX = "unix:"
 ENDING = 2  # seconds that open requests have when the program ends
+HEAD = 10.0  # seconds for the head of a request
+MOST = 400  # connections at a time; of any more requests each is told so
 FORMS = "must be 127.0.0.1:PORT, 0 for any free port, or unix:PATH"
 
 
@@ -100,12 +105,43 @@ def url_of(address: str, listening: socket.socket) -> str:
     return f"http://{host}:{listening.getsockname()[1]}/"
 
 
-def serve(app: ASGIApp, listening: socket.socket) -> None:
-    """Answer until SIGTERM or Ctrl-C, or until the process ends."""
+def server_of(app: ASGIApp) -> uvicorn.Server:
+    """Return what answers at a socket: ``run(sockets=[...])``."""
     import uvicorn
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    class Impatient(H11Protocol):
+        """Closes a connection whose next request does not come: else those who say nothing would take all of them."""
+
+        _late: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            self._await_head()
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            self._await_head()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            super().connection_lost(exc)
+            self._stop_waiting()
+
+        def _await_head(self) -> None:
+            if self.cycle is not None and not self.cycle.response_complete:  # a whole head has come
+                self._stop_waiting()
+            elif self._late is None:
+                self._late = self.loop.call_later(HEAD, self.transport.close)
+
+        def _stop_waiting(self) -> None:
+            if self._late is not None:
+                self._late.cancel()
+                self._late = None
 
     config = uvicorn.Config(
         app,
+        http=Impatient,
+        ws="none",
         log_config=None,
         access_log=False,
         lifespan="off",
@@ -113,6 +149,11 @@ def serve(app: ASGIApp, listening: socket.socket) -> None:
         proxy_headers=False,
         timeout_keep_alive=30,
         timeout_graceful_shutdown=ENDING,
-        limit_concurrency=100,
+        limit_concurrency=MOST,
     )
-    uvicorn.Server(config).run(sockets=[listening])
+    return uvicorn.Server(config)
+
+
+def serve(app: ASGIApp, listening: socket.socket) -> None:
+    """Answer until SIGTERM or Ctrl-C, or until the process ends."""
+    server_of(app).run(sockets=[listening])

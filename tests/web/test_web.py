@@ -10,12 +10,14 @@ from pathlib import Path
 
 import httpx
 import pytest
-import uvicorn
 from starlette.responses import PlainTextResponse, Response
 
 from edelweiss.common import ConfigError
 from edelweiss.web import Accounts, AccountsError, Page, PageError, act, address_of, application, listen, public, view
+from edelweiss.web import page as page_module
+from edelweiss.web import server as server_module
 from edelweiss.web.accounts import FREE
+from edelweiss.web.server import server_of
 
 PASSWORD = "correct horse battery"
 
@@ -42,7 +44,7 @@ class Served:
         )
         self.socket = listen("127.0.0.1:0")
         self.url = f"http://127.0.0.1:{self.socket.getsockname()[1]}"
-        self.server = uvicorn.Server(uvicorn.Config(application(page), lifespan="off", log_config=None))
+        self.server = server_of(application(page))
         self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.socket]}, daemon=True)
         self.thread.start()
 
@@ -62,7 +64,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
 
 
 def login(served: Served, name: str = "anna", password: str = PASSWORD) -> tuple[httpx.Client, httpx.Response]:
-    client = httpx.Client(base_url=served.url)
+    client = httpx.Client(base_url=served.url, verify=False, timeout=60)  # there is no TLS here
     before = re.search(r'name="before" value="([^"]+)"', client.get("/login").text)
     assert before
     return client, client.post("/login", data={"name": name, "password": password, "before": before[1]})
@@ -116,6 +118,84 @@ def test_another_pages_form_does_nothing(served: Served, headers: dict[str, str]
     answer = client.post("/do", data={"what": "x", "token": token(client)}, headers=headers)
     assert answer.status_code == 403
     assert served.done == []
+
+
+@pytest.mark.parametrize("path", ["/", "/login", "/healthz", "/static/style.css"])
+def test_under_another_name_nothing_is_shown(served: Served, path: str) -> None:
+    """As after a DNS server has given a name elsewhere this machine's address."""
+    client, _ = login(served)
+    for host in (
+        "evil.example",
+        f"evil.example:{served.socket.getsockname()[1]}",
+        "127.0.0.1.evil.example",
+        "127.0.0.2",
+    ):
+        answer = client.get(path, headers={"host": host})
+        assert answer.status_code == 403
+        assert len(answer.content) < 100
+        assert "set-cookie" not in answer.headers
+
+
+def test_those_who_say_nothing_or_little_hold_nobody_up(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "HEAD", 1.0)
+    monkeypatch.setattr(page_module, "SLOWEST", 1.0)
+    client, _ = login(served)
+    port = served.socket.getsockname()[1]
+    beginnings = [b"", b"GET / HT", b"GET /login HTTP/1.1\r\nHost: localhost\r\nX: "]
+    beginnings += [b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nname="]
+    slow = []
+    try:
+        second = socket.create_connection(("127.0.0.1", port), timeout=30)
+        slow.append(second)
+        second.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert second.recv(12) == b"HTTP/1.1 200"
+        second.sendall(b"GET / HT")
+        for beginning in beginnings * 100:  # as many as the page has connections
+            slow.append(socket.create_connection(("127.0.0.1", port), timeout=30))
+            slow[-1].sendall(beginning)
+        for one, beginning in zip(slow, [b"", *beginnings * 100], strict=True):
+            answer = one.recv(12)
+            if b"POST" in beginning:
+                assert answer in (b"HTTP/1.1 408", b"HTTP/1.1 503")
+            while b"POST" not in beginning and one.recv(2**16):
+                pass
+        assert client.get("/").text == "hello anna"
+    finally:
+        for one in slow:
+            one.close()
+
+
+def test_guesses_at_passwords_leave_room_for_those_who_are_in(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many at a time as there are threads, each for a name of its own, so that none is told to wait."""
+    client, _ = login(served)
+    at_work, let_go = threading.Semaphore(0), threading.Event()
+
+    def check(name: str, password: str) -> None:
+        at_work.release()
+        let_go.wait(30)
+
+    monkeypatch.setattr(served.accounts, "check", check)
+    guesses = [threading.Thread(target=login, args=(served, f"guess {n}")) for n in range(45)]
+    try:
+        for one in guesses:
+            one.start()
+        at_work.acquire()
+        assert client.get("/").text == "hello anna"
+    finally:
+        let_go.set()
+        for one in guesses:
+            one.join(60)
+
+
+def test_accounts_that_cannot_be_read_open_nothing(served: Served) -> None:
+    client, _ = login(served)
+    before = served.accounts.file.read_text()
+    served.accounts.file.write_text("{")
+    answer = client.get("/")
+    assert (answer.status_code, "accounts" in answer.text) == (500, True)
+    assert str(served.accounts.file.parent) not in answer.text
+    served.accounts.file.write_text(before)
+    assert client.get("/").text == "hello anna"
 
 
 def test_a_login_elsewhere_started_is_none(served: Served) -> None:
@@ -174,7 +254,7 @@ def test_names_and_messages_are_text_and_never_markup(served: Served) -> None:
 
 @pytest.mark.parametrize("wanted", ["//evil.example", "/\\evil.example", "https://evil.example", "x", "/\n/x"])
 def test_a_login_leads_nowhere_else(served: Served, wanted: str) -> None:
-    client = httpx.Client(base_url=served.url)
+    client = httpx.Client(base_url=served.url, verify=False, timeout=60)  # there is no TLS here
     before = re.search(r'name="before" value="([^"]+)"', client.get("/login").text)
     assert before
     given = {"name": "anna", "password": PASSWORD, "before": before[1], "next": wanted}
