@@ -8,7 +8,10 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Mapping
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -18,7 +21,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response, Stream
 from starlette.routing import Route
 
 from edelweiss.common import ConfigError, Value, shown
-from edelweiss.common.files import reason
+from edelweiss.common.files import LONGEST_NAME, reason
 from edelweiss.lab.dashboard.hospitals import hospitals
 from edelweiss.lab.dashboard.runs import Shown, all_runs
 from edelweiss.lab.dashboard.starts import Starts
@@ -32,6 +35,7 @@ log = logging.getLogger("edelweiss")
 ROLES = ("look", "run")
 EVERY, STREAM = 2.0, 60.0  # seconds between looks at what is live, and until a browser has to show its session again
 REPORT = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; sandbox"
+MOST_STREAMS, LATER = 12, 20_000  # live pages of a session; milliseconds after which those beyond it look again
 MOST = 20  # warnings of a run that are shown, the newest
 NUMBERS = ("rounds", "sites")  # fields of the form that are numbers
 FIELDS = ("run-name", "algorithm", "problem", "model", "dataset", *NUMBERS)
@@ -61,6 +65,7 @@ class Dashboard:
     submitting: tuple[str, ...] = ()
     there: str = ""
     starts: Starts = field(init=False)
+    one: threading.Lock = field(init=False, default_factory=threading.Lock)  # of two starts at once, one is first
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "starts", Starts(self.root))
@@ -103,8 +108,9 @@ class Dashboard:
         """
         name = request.path_params["name"]
         folder = self.root / name
-        if name in (".", "..") or "/" in name or folder.is_symlink() or not (folder / "config.toml").is_file():
-            raise PageError(404, "No such run", f"There is no run {name!r} in {self.root}.")
+        named = name not in (".", "..") and "/" not in name and len(os.fsencode(name)) <= LONGEST_NAME
+        if not named or folder.is_symlink() or not (folder / "config.toml").is_file():
+            raise PageError(404, "No such run", f"There is no run {shown(name)} in {self.root}.")
         return Shown.read(folder)
 
     # ------------------------------------------------------------------ what is live
@@ -206,11 +212,14 @@ class Dashboard:
         try:
             keys = checked(form) | {"started-by": by}
             name = folder_name(str(keys.get("run-name") or f"{datetime.now():%Y%m%d-%H%M%S}-{by}"))
-            if (self.root / name).exists() or self.starts.starting(name):
-                raise ConfigError("run-config", [f"run-name = {shown(name)}: there is a run of this name"])
             if keys.get("runs-dir") or keys.get("resume"):
                 raise ConfigError("run-config", [f"runs-dir, resume: this page starts new runs in {self.root}"])
-            self._launch(name, by, keys | {"run-name": name, "runs-dir": self.there or str(self.root)})
+            if len(os.fsencode(name)) > LONGEST_NAME:
+                raise ConfigError("run-config", [f"run-name = {shown(name)}: at most {LONGEST_NAME} bytes"])
+            with self.one:
+                if os.path.lexists(self.root / name) or self.starts.starting(name):
+                    raise ConfigError("run-config", [f"run-name = {shown(name)}: there is a run of this name"])
+                self._launch(name, by, keys | {"run-name": name, "runs-dir": self.there or str(self.root)})
         except ConfigError as error:
             return self._form(request, {**form, "config": form.get("file") or form.get("config", "")}, str(error))
         return RedirectResponse("/", 303)
@@ -223,11 +232,14 @@ class Dashboard:
                 raise PageError(409, "It has ended", f"The run is {run.status} since {run.since}.")
             self._stop(run, request.state.account.name)
         elif wanted == "resume":
-            if not run.resumable or self.starts.starting(run.name):
-                raise PageError(409, "Nothing to resume", f"The run is {run.status} since {run.since}.")
-            folder = f"{self.there}/{run.name}" if self.there else str(run.folder.resolve())
-            by = request.state.account.name
-            self._launch(run.name, by, {"resume": folder, "started-by": by})
+            folder, by = (
+                f"{self.there}/{run.name}" if self.there else str(run.folder.resolve()),
+                request.state.account.name,
+            )
+            with self.one:
+                if not run.resumable or self.starts.starting(run.name):
+                    raise PageError(409, "Nothing to resume", f"The run is {run.status} since {run.since}.")
+                self._launch(run.name, by, {"resume": folder, "started-by": by})
         else:
             raise PageError(400, "Not possible", "A run can be stopped or resumed.")
         return RedirectResponse(f"/runs/{run.name}", 303)
@@ -286,19 +298,42 @@ def rendering(request: Request, template: str) -> Callable[..., str]:
     return text
 
 
+class Streams:
+    """How many live pages there are, by session: of any more each gets one look, and comes again later."""
+
+    def __init__(self) -> None:
+        self._open: Counter[str] = Counter()
+
+    @contextmanager
+    def one(self, session: str) -> Iterator[bool]:
+        """Count one through the block; whether it may stay."""
+        self._open[session] += 1
+        try:
+            yield self._open[session] <= MOST_STREAMS and self._open.total() <= 4 * MOST_STREAMS
+        finally:
+            self._open[session] -= 1
+            self._open += Counter()  # without those that have none
+
+
+STREAMS = Streams()
+
+
 def live(request: Request, parts: Parts) -> Response:
-    """Stream the parts of a page that have changed."""
+    """Stream the parts of a page that have changed, as long as who asks may look."""
+    page, secret = request.app.state.page, request.cookies.get(request.app.state.page.cookie, "")
 
     async def events() -> AsyncIterator[str]:
         before: Mapping[str, str] = {}
-        yield "retry: 1000\n\n"
-        ends = asyncio.get_running_loop().time() + STREAM
-        while asyncio.get_running_loop().time() < ends:
-            now = await asyncio.to_thread(parts)
-            if new := {name: text for name, text in now.items() if text != before.get(name)}:
-                yield f"data: {json.dumps(new)}\n\n"
-            before = now
-            await asyncio.sleep(EVERY)
+        with STREAMS.one(secret) as stays:
+            yield f"retry: {1000 if stays else LATER}\n\n"
+            ends = asyncio.get_running_loop().time() + STREAM
+            while (now := await asyncio.to_thread(parts)) and page.sessions.of(secret, active=False):
+                if new := {name: text for name, text in now.items() if text != before.get(name)}:
+                    yield f"data: {json.dumps(new)}\n\n"
+                if not stays or asyncio.get_running_loop().time() > ends:
+                    break
+                before = now
+                await asyncio.sleep(EVERY)
 
     return StreamingResponse(events(), media_type="text/event-stream")
 

@@ -6,12 +6,15 @@ import fcntl
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -31,7 +34,9 @@ class Browser:
     """A browser that follows redirects and remembers its token."""
 
     def __init__(self, url: str) -> None:
-        self.client = httpx.Client(base_url=url, follow_redirects=True, timeout=PATIENCE)
+        self.client = httpx.Client(
+            base_url=url, follow_redirects=True, timeout=PATIENCE, verify=False
+        )  # there is no TLS here
 
     def login(self, name: str, password: str) -> httpx.Response:
         before = found(r'name="before" value="([^"]+)"', self.client.get("/login").text)
@@ -69,6 +74,10 @@ class Served:
         assert browser.login(name, self.passwords[name]).status_code == 200
         return browser
 
+    @property
+    def started(self) -> list[Path]:
+        return [*(self.root / ".started").glob("*.toml")]
+
     def status(self, name: str) -> str:
         file = self.root / name / "status.json"
         return str(json.loads(file.read_text())["status"]) if file.exists() else ""
@@ -92,11 +101,10 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     note_act(root / "hostile", "stopped", f"{NASTY}\n{'x' * 10_000}")
     (root / "seed-0" / "report.html").write_text("<html><p>its report")
     base = [sys.executable, "-m", "edelweiss.lab.cli", "dashboard", "--accounts", str(folder / "accounts.json")]
-    passwords = {}
-    for name, role in {"rita": "run", "leo": "look"}.items():
-        said = subprocess.run([*base, "--account", f"{name}:{role}"], cwd=REPO, capture_output=True, text=True)
-        passwords[name] = said.stdout.split()[-1]
-    passwords["rolf"] = Accounts(folder / "accounts.json", ROLES).set("rolf", "run")
+    said = subprocess.run([*base, "--account", "rita:run"], cwd=REPO, capture_output=True, text=True)
+    others = {"leo": "look", "rolf": "run"}
+    passwords = {name: Accounts(folder / "accounts.json", ROLES).set(name, role) for name, role in others.items()}
+    passwords["rita"] = said.stdout.split()[-1]
     command = [*base, "--runs-dir", str(root), "--runs-there", str(there), "--page", "127.0.0.1:0"]
     environment = os.environ | {"PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(command, cwd=REPO, stdout=subprocess.PIPE, text=True, env=environment) as process:
@@ -180,6 +188,81 @@ def test_what_did_not_start_is_shown_with_the_reason(served: Served) -> None:
     assert "at-all.csv" in text
     assert "no-start" in text
     assert not (served.root / "no-start").exists()
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "x" * 10**6, "é" * 200, "a\x1b[31mb", "a\0b", NASTY * 20], ids=len)
+def test_a_run_with_an_impossible_name_is_said(served: Served, name: str) -> None:
+    rita, before = served.browser(), {*served.root.iterdir()}
+    answer = rita.post("/new", **{"run-name": name, "problem": "saddle", "algorithm": "coda"})
+    assert (answer.status_code, "run-name" in answer.text.partition("Nothing was started")[2]) == (422, True)
+    assert "<script>alert" not in answer.text
+    assert {*served.root.iterdir()} == before
+    for path in ("", "/live", "/report"):
+        assert rita.client.get(f"/runs/{quote(name[:5000], safe='')}{path}").status_code == 404
+
+
+def test_two_who_resume_a_run_at_once_start_it_once(served: Served) -> None:
+    folder = served.root / "twice"
+    shutil.copytree(served.root / "seed-0", folder)
+    status = json.loads((folder / "status.json").read_text()) | {"status": "stopped"}
+    (folder / "status.json").write_text(json.dumps(status))
+    browsers, started = [served.browser(name) for name in ("rita", "rolf")], len(served.started)
+    codes: list[int] = []
+    both = [(one, one.token) for one in browsers]
+
+    def press(one: Browser, token: str) -> None:
+        codes.append(one.client.post("/runs/twice/act", data={"token": token, "do": "resume"}).status_code)
+
+    threads = [threading.Thread(target=press, args=each) for each in both]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(codes) == [200, 409]
+    assert len(served.started) == started + 1
+
+
+def test_a_flood_of_live_pages_keeps_nobody_else_out(served: Served) -> None:
+    rita, leo = served.browser(), served.browser("leo")
+    cookies = "; ".join(f"{name}={value}" for name, value in rita.client.cookies.items())
+    head = f"GET /runs/hostile/live HTTP/1.1\r\nHost: localhost\r\nCookie: {cookies}\r\n\r\n".encode()
+    address = ("127.0.0.1", int(served.url.rstrip("/").rpartition(":")[2]))
+    flood = [socket.create_connection(address, timeout=PATIENCE) for _ in range(200)]
+    try:
+        for one in flood:
+            one.sendall(head)
+        assert [one.recv(12) for one in flood] == [b"HTTP/1.1 200"] * 200
+        for browser in (leo, rita):
+            assert browser.client.get("/runs/hostile").status_code == 200
+        with leo.client.stream("GET", "/runs/hostile/live") as response:
+            assert "retry: 1000" in next(response.iter_lines())
+        with rita.client.stream("GET", "/runs/hostile/live") as response:
+            said = [*response.iter_lines()]  # which ends
+        assert "retry: 1000" not in said[0]
+        assert any(line.startswith("data: ") for line in said), "it has a look all the same"
+    finally:
+        for one in flood:
+            one.close()
+
+
+def test_a_live_page_ends_with_the_password(served: Served) -> None:
+    accounts = Accounts(served.root.parent / "accounts.json", ROLES)
+    served.passwords["mia"] = accounts.set("mia", "run")
+    stolen = served.browser("mia")
+    token = stolen.token
+    with stolen.client.stream("GET", "/runs/hostile/live") as response:
+        lines = response.iter_lines()
+        next(line for line in lines if line.startswith("data: "))
+        accounts.set("mia", "run")
+        RunWarnings(served.root / "hostile").keep("nothing for thieves")
+        assert not [line for line in lines if "thieves" in line]
+    stolen.client.follow_redirects = False
+    for answer in (
+        stolen.client.get("/"),
+        stolen.client.post("/runs/hostile/act", data={"token": token, "do": "resume"}),
+    ):
+        assert answer.status_code == 303
+        assert answer.headers["location"].startswith("/login")
 
 
 @pytest.mark.parametrize(("host", "title"), [(socket.gethostname(), "It has ended"), ("elsewhere", "Not stopped")])
