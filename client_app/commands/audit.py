@@ -138,7 +138,12 @@ def write_csv(rows: Rows, file: TextIO) -> None:
     """Write the lines as CSV."""
     writer = csv.writer(file)
     writer.writerow(("run", *COLUMNS))
-    writer.writerows((run, *row) for run, lines in rows.items() for row in lines)
+    writer.writerows((run, *map(_as_text, row)) for run, lines in rows.items() for row in lines)
+
+
+def _as_text(cell: str) -> str:
+    """Return a cell that no spreadsheet takes for a formula: a coordinator may have chosen how it begins."""
+    return f"'{cell}" if cell.startswith(("=", "+", "-", "@")) else cell
 
 
 def _show(rows: Rows, hashes: list[str], options: argparse.Namespace) -> None:

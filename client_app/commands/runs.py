@@ -48,8 +48,11 @@ def described(record: RunRecord) -> str:
     """Describe a run, line by line."""
     import time
 
+    from edelweiss.common import printable
+
     word = record.decision if record.waits or record.decision != "waiting" else "no longer waiting"
     word += f" in advance (decision {record.advance})" * bool(record.advance)
     began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.began))
-    shown = (f"  {key}: {' '.join(value.split())}" for key, value in record.shown.items())  # partly chosen by the run
+    # Partly chosen by the run, and read on a terminal.
+    shown = (f"  {printable(key)}: {printable(' '.join(str(value).split()))}" for key, value in record.shown.items())
     return "\n".join([f"run {record.run}: {word}, since {began}", *shown])

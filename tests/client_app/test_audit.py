@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 import re
 import shutil
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +23,11 @@ from hypothesis import strategies as st
 
 from edelweiss.client_app.audit import FILE, LONGEST, MOST, SEAL, TAIL, Audit, AuditError, Verified, arrays_of
 from edelweiss.client_app.cli import main
+from edelweiss.client_app.commands.audit import write_csv
 from edelweiss.client_app.connection import JoinConfig
 from edelweiss.client_app.doctor.machine import examine_state
 from edelweiss.client_app.join import described, join
+from edelweiss.client_app.policy.records import Records, RunRecord
 from edelweiss.common import ConfigError
 from edelweiss.datasets import Facts
 from edelweiss.federation import Encoding, pack
@@ -525,3 +530,19 @@ def test_only_new_lines_are_read_again(tmp_path: Path) -> None:
     with pytest.raises(AuditError) as error:
         list(log.lines(at))
     assert error.value.row == 4
+
+
+def test_nothing_that_a_coordinator_names_is_a_formula_or_moves_the_cursor(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = io.StringIO()
+    write_csv({"1": [("time", "=HYPERLINK(1)", "@SUM", "-1", "+1", "a=b")]}, file)
+    [_, row] = csv.reader(io.StringIO(file.getvalue()))
+    assert row == ["1", "time", "'=HYPERLINK(1)", "'@SUM", "'-1", "'+1", "a=b"]
+    shown = {"computes\x1b[2J": "\x1b]0;title\x07\u202e\r\nrun 8: approved"}
+    record = RunRecord(run="7", began=time.time(), asked="x", until=time.time() + 60, shown=shown)
+    Records(str(tmp_path)).note(record)
+    assert main(["runs", "--state-dir", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert not set(printed) & {"\x1b", "\x07", "\u202e", "\r"}
+    assert not [line for line in printed.splitlines() if line.startswith("run 8")]

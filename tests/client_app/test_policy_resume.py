@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,9 +21,11 @@ from edelweiss.federation import AwaitsApprovalError
 from edelweiss.federation.fingerprint import fingerprint
 from edelweiss.server_app.console import Progress
 from edelweiss.server_app.coordinator import coordinate
+from edelweiss.server_app.tickets import EXECUTOR_KEY
 from tests.client_app.policies import WAITS, Hospital, error_in, site_toml, told, train
 from tests.said import has
-from tests.server_app.sites import SiteGrid, table
+from tests.server_app.sites import SiteGrid, site_job, table
+from tests.server_app.studies import Study
 
 KEY = "0123abcd" * 4
 
@@ -198,6 +201,59 @@ def test_a_run_stops_that_nobody_has_approved_and_resumes_when_somebody_has(tmp_
         assert len(coordinate(grid.config, grid, Progress(quiet=True)).metrics) == grid.config.rounds
     with hospital.run(resume=str(folder), batch_size=9) as grid:
         assert "with another run-config" in str(begun(grid, record.key)), "another run has not been approved by that"
+
+
+def test_a_hospital_that_waits_holds_up_neither_a_run_that_can_do_without_it_nor_another_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Days to decide, by a clock that goes on only while the coordinator waits; it is told for whom."""
+    asks, other = (
+        Hospital(tmp_path / name, *table(400, seed=seed, positives=200), seed="a", approve=approve)
+        for seed, (name, approve) in enumerate({"asks": "ask", "other": "always"}.items())
+    )
+    nodes, clock = [other.node | {"site": "south"}, asks.node], [0.0]
+    own = SimpleNamespace(monotonic=lambda: clock[0], sleep=lambda seconds: clock.append(clock.pop() + 3000 * seconds))
+    monkeypatch.setattr("edelweiss.federation.delivery.time", own)
+    keys: dict[str, Value] = {"sites": 2, "holdout_share": 0.2, "workers": 1, "rounds": 2}
+
+    class Heard(Progress):
+        def say(self, text: str, style: str = "") -> None:
+            said.append(text)
+
+    said: list[str] = []
+    job = site_job(tmp_path, **keys, min_replies=1)
+    with SiteGrid(job, nodes) as grid:
+        assert len(coordinate(job, grid, Heard(quiet=True)).metrics) == 2
+    assert any("'north' waits for its operator" in text for text in said)
+    assert clock[0] < job.approval_timeout, "it does not wait for days"
+    assert [record.waits for record in Records(str(asks.state)).runs()] == [True]
+    with other.run() as grid:
+        assert coordinate(grid.config, grid, Progress(quiet=True)).metrics, "nor is another run held up"
+    assert job.approval_timeout >= 2 * gate.DAY
+    needs_all, clock[0] = site_job(tmp_path, **keys, approval_timeout=3e4), 0.0
+    waits = has(key="approval-timeout", sites=("north",))
+    with SiteGrid(needs_all, nodes) as grid, pytest.raises(AwaitsApprovalError, check=waits):
+        coordinate(needs_all, grid, Progress(quiet=True))
+    assert clock[0] >= needs_all.approval_timeout, "it waits that long, longer than for a silent site, and no longer"
+
+
+def test_under_masks_a_run_stops_that_one_hospital_has_not_approved_and_is_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(EXECUTOR_KEY, str(tmp_path / "executor.key"))
+    study = Study(tmp_path, ("east", "north", "south"), peers=True)
+    with Path(str(study.nodes[1]["policy"])).open("r+") as rules:
+        text = rules.read().replace("[policy]\n", '[policy]\napprove = "ask"\n')
+        rules.seek(0)
+        rules.write(text)
+    job = study.signed(secure_aggregation=True, approval_timeout=0.1, run_name="masked")
+    with SiteGrid(job, study.nodes) as grid, pytest.raises(AwaitsApprovalError):
+        coordinate(job, grid, Progress(quiet=True))
+    [record] = Records(str(study.nodes[1]["state-dir"])).runs()
+    Records(str(study.nodes[1]["state-dir"])).decide(record, "approved")
+    again = study.signed(secure_aggregation=True, approval_timeout=0.1, resume=str(Path(job.runs_dir) / "masked"))
+    with SiteGrid(again, study.nodes) as grid:
+        assert len(coordinate(again, grid, Progress(quiet=True)).metrics) == again.rounds
 
 
 def test_a_run_goes_on_as_soon_as_its_operator_has_approved_it(tmp_path: Path) -> None:

@@ -247,9 +247,16 @@ def test_told_to_end_it_does_not_wait_for_its_operator(tmp_path: Path) -> None:
             "round-timeout": 5.0,
             "approval-timeout": 5.0,
         }
+        patient: dict[str, Value] = {"approval-timeout": 1.0, "round-timeout": RUN_TIMEOUT}
+        undecided = running.submit(job | patient | {"runs-dir": str(tmp_path), "run-name": "undecided"})
+        assert undecided.code == 3, "stopped"
+        assert "'north' still waits for approval" in undecided.details
+        assert json.loads((tmp_path / "undecided" / "status.json").read_text())["status"] == "stopped"
+        [site] = json.loads((tmp_path / "undecided" / "sites.json").read_text()).values()
+        assert (site["name"], site["state"]) == ("north", "awaits approval")
         with ThreadPoolExecutor(1) as pool:
             run = pool.submit(running.submit, job | {"runs-dir": str(tmp_path)})
-            until(lambda: "waits for you" in log_of(running), lambda: log_of(running))
+            until(lambda: log_of(running).count("waits for you") > 1, lambda: log_of(running))
             running.sites[0].send_signal(signal.SIGTERM)
             assert running.sites[0].wait(PATIENCE) == 0
             assert not run.result().ok

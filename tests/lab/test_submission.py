@@ -38,6 +38,27 @@ def test_a_failure_is_explained_once(details: str, log: str, why: str) -> None:
     assert why in outcome.why
 
 
+@pytest.mark.parametrize(
+    ("status", "details", "code"),
+    [
+        ("finished:completed", "", 0),
+        ("finished:failed", "An exception: rounds = 0", 1),
+        ("finished:failed", "", 1),
+        ("refused", "Flower did not start it", 1),
+        ("finished:stopped", "", 3),
+        ("finished:failed", "An exception: stopped: before its end", 3),
+        ("finished:failed", "An exception: stopped: site 'north' still waits for approval", 3),
+        ("finished:failed", "An exception: the site stopped: it has no data", 1),
+        ("finished:failed", "lost: its process was killed by SIGKILL", 4),
+        ("finished:failed", "No heartbeat received from the task", 4),
+        ("unknown", "the SuperLink does not answer", 4),
+        ("running", "", 4),
+    ],
+)
+def test_the_exit_code_is_how_the_run_ended(status: str, details: str, code: int) -> None:
+    assert Outcome(status, details, "").code == code
+
+
 def test_a_connection_is_encrypted_unless_it_is_said_not_to_be() -> None:
     def own(connection: Connection) -> dict[str, object]:
         found = tomllib.loads(connection.to_toml())["superlink"]
