@@ -50,7 +50,8 @@ CONVERT = {  # what nothing here reads, and the command that converts it
     ".rda": "Rscript -e \"write.csv(get(load('{0}')), 'data.csv', row.names = FALSE)\"",
     ".rdata": "Rscript -e \"write.csv(get(load('{0}')), 'data.csv', row.names = FALSE)\"",
     ".arff": 'python -c "from scipy.io import arff; import pandas; '
-    "pandas.DataFrame(arff.loadarff('{0}')[0]).to_csv('data.csv', index=False)\"",
+    "pandas.DataFrame(arff.loadarff('{0}')[0]).map(lambda one: one.decode() if isinstance(one, bytes) else one)"
+    ".to_csv('data.csv', index=False)\"",
     ".xls": "soffice --headless --convert-to xlsx {0}",
     ".ods": "soffice --headless --convert-to xlsx {0}",
     ".mdb": "mdb-export {0} TABLE > data.csv",

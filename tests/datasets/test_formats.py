@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import shlex
 import zipfile
 from collections.abc import Callable
 from datetime import datetime
@@ -130,6 +131,27 @@ def test_what_is_not_read_is_named_with_what_converts_it(tmp_path: Path, name: s
     (tmp_path / name).write_bytes(b"x")
     with pytest.raises(DataError, match=name):
         read_site(str(tmp_path), "", True, study=parse("study.toml", STUDY | {"file": name}))
+
+
+@pytest.mark.parametrize("kind", ["arff", "json", "feather"])
+def test_the_command_that_is_named_makes_the_table(
+    tmp_path: Path, kind: str, plain: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    frame = FRAME.assign(label=FRAME["label"].map({0: "no", 1: "yes"}))
+    if kind == "arff":
+        head = "@relation r\n@attribute age numeric\n@attribute größe numeric\n@attribute label {no,yes}\n@data\n"
+        body = frame.to_csv(index=False, header=False, na_rep="?", lineterminator="\n")
+        (tmp_path / "raw.arff").write_text(head + body)
+    else:
+        getattr(frame, f"to_{kind}")(tmp_path / f"raw.{kind}")
+    with pytest.raises(DataError, match="convert it, with python") as caught:
+        read_site(str(tmp_path), "", True, study=parse("study.toml", STUDY | {"file": f"raw.{kind}"}))
+    python, option, code = shlex.split(str(caught.value).partition("convert it, with ")[2])
+    assert (python, option) == ("python", "-c")
+    exec(code, {})
+    (tmp_path / f"raw.{kind}").unlink()
+    assert same(read_site(str(tmp_path), "label", True), plain)
 
 
 @pytest.mark.parametrize("kind", ["UTF-16", "gzip", "Parquet", "Stata", "Stata of 2008", "SAS", "SPSS", "Excel"])
