@@ -59,6 +59,11 @@ def _read(config: JoinConfig, policy: Policy) -> Iterator[Finding]:
     several = labels.names if labels.several and not config.study else ()
     if several:
         own = replace(own, labels=labels)
+    try:
+        own = replace(own, study=study_of(config.study))
+    except DataError as error:  # the table may be one that is read without it, too
+        yield Finding("error", "data", str(error))
+        return
     survey = None
     needed, text = _to_read(config)
     if text:
@@ -69,7 +74,6 @@ def _read(config: JoinConfig, policy: Policy) -> Iterator[Finding]:
             yield Finding("ok", "images", survey.in_words())
             own = replace(own, follow_links=config.follow_links, image_cache=image_cache(config), bad_images=ANY)
             own = replace(own, image_size=0 if survey.one_size else SIDE)
-        own = replace(own, study=study_of(config.study))
         data = load_site(own, 0, 1)
     except DataError as error:
         try:

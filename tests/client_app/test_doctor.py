@@ -48,6 +48,13 @@ def test_classes_are_no_error_and_a_study_makes_them_two(tmp_path: Path) -> None
     assert found(tmp_path / "bad", [-7, 2] * 30, label="label")["data"].level == "error"
 
 
+def test_a_study_file_that_cannot_be_used_is_an_error_though_the_table_is_read_without_it(tmp_path: Path) -> None:
+    (tmp_path / "study.toml").write_text(f'file = "../data.csv"\n{STUDY}')
+    said = found(tmp_path / "site", [0, 1] * 30, study=f"{tmp_path}/study.toml", label="label")["data"]
+    assert said.level == "error"
+    assert "file = '../data.csv'" in said.text
+
+
 @pytest.mark.parametrize(("strict", "level"), [(False, "warning"), (True, "error")])
 def test_a_label_that_nobody_names_is_for_runs_to_choose(tmp_path: Path, strict: bool, level: str) -> None:
     said = found(tmp_path, [0, 1] * 30, policy=site_toml(tmp_path, strict=strict))
