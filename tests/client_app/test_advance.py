@@ -282,12 +282,12 @@ def test_epsilon_is_of_all_runs_together_at_the_sites_own_delta(tmp_path: Path) 
     assert hospital.described(**private) == WAITS
     cost = records.runs()[0].terms["epsilon"]
     assert 0 < cost <= 3.0
-    decide(records, runs="9")
+    decide(records, runs="9", label="")
     assert hospital.described(**private) == WAITS, "the decision names no privacy"
-    decide(records, runs="9", epsilon=f"{1.5 * cost:.6f}")
+    decide(records, runs="9", epsilon=f"{1.5 * cost:.6f}", label="")
     assert isinstance(hospital.described(**private), Facts)
     assert hospital.described(**private) == WAITS, "two cost more than was approved"
-    decide(records, runs="9", epsilon=f"{1.5 * cost:.6f}")
+    decide(records, runs="9", epsilon=f"{1.5 * cost:.6f}", label="")
     assert hospital.described(**{**private, "dp.delta": 5e-3}) == WAITS, "a large delta makes the same words of less"
 
 
