@@ -152,6 +152,7 @@ def test_under_differential_privacy_no_exact_count_decides_which_labels_are_judg
 ) -> None:
     """The noise hides few of a class; a label that vanishes with the fifth patient would tell that one."""
     hospital = Folder(tmp_path, holdout_share=0.5, **({"privacy": {"epsilon": 8.0}} if private else {}))
+    hospital.node["label"] = "A,B"
     random = np.random.default_rng(1)
     rows = random.normal(size=(200, 2)).round(3).tolist()
     lines = (f"{a},{b},{i % 2},{int(i < 4)}" for i, (a, b) in enumerate(rows))
