@@ -93,8 +93,8 @@ def test_a_contradiction_is_for_a_person_to_decide(where: str, edit: str) -> Non
 @pytest.mark.parametrize("one", CONVERSIONS, ids=lambda one: one.units)
 def test_ranges_that_differ_as_two_units_do_are_doubted(one: Conversion) -> None:
     """Kilograms and pounds overlap, and their ends differ by less than a factor of three."""
-    low, high = (float(f"{one.factor * number + one.offset:.2g}") for number in (38.0, 41.0 if one.offset else 82.0))
-    small = "[38, 41]" if one.offset else "[42, 80]"  # other patients, and rounded
+    low, high = (float(f"{one.factor * number + one.offset:.2g}") for number in (38.0, 41.0 if one.offset else 128.0))
+    small = "[38, 41]" if one.offset else "[42, 130]"  # other patients, and rounded
     for first, second in ((small, f"[{low:g}, {high:g}]"), (f"[{low:g}, {high:g}]", small)):
         found = merge(
             {
