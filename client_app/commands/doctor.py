@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edelweiss.client_app.connection import declare, join_config
@@ -25,10 +26,14 @@ def run(options: argparse.Namespace) -> int:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # errors are explained in words
 
     from edelweiss.client_app.doctor import examine
+    from edelweiss.client_app.page.beside import note_findings
 
     logging.getLogger("flwr").setLevel(logging.CRITICAL)
-    worst = 0
+    found = []
     for finding in examine(config):
         print(f"{finding.level:8} {finding.about:10} {finding.text}")
-        worst = max(worst, int(finding.level == "error"))
-    return worst
+        found.append((finding.level, finding.about, finding.text))
+    state = Path(config.state_dir).expanduser()
+    if config.state_dir and state.is_dir():
+        note_findings(state, found)  # for the page
+    return int(any(level == "error" for level, *_ in found))

@@ -21,7 +21,7 @@ from edelweiss.client_app.commands.audit import COLUMNS, Rows, write_csv
 from edelweiss.client_app.connection import read_key
 from edelweiss.client_app.doubts import copy_doubt, ledger_says
 from edelweiss.client_app.page.advance import InAdvance
-from edelweiss.client_app.page.beside import accounts_in, connection_in
+from edelweiss.client_app.page.beside import accounts_in, connection_in, findings_in, note_findings
 from edelweiss.client_app.page.seen import Log, Runs
 from edelweiss.client_app.policy.records import Records, RunRecord
 from edelweiss.client_app.privacy.ledger import FILE
@@ -50,9 +50,7 @@ class Site:
         self.records, self.log = Records(config.state_dir), Log(self.state)
         self.runs = Runs(self.records)
         self.advance = InAdvance(config, self.records, self.runs)
-        self._findings: list[tuple[str, str, str]] = []
         self._ledger: tuple[tuple[object, ...], tuple[str, str]] | None = None
-        self._examined = 0.0
         self._examining = threading.Lock()
 
     # ------------------------------------------------------------------ state
@@ -77,6 +75,7 @@ class Site:
                 )
             except OSError as error:
                 rules = f"cannot be read: {reason(error)}"
+        examined, findings = findings_in(self.state)
         return render(
             request,
             "state.html",
@@ -84,8 +83,8 @@ class Site:
             release=release(),
             config=self.config,
             rules=rules.splitlines(),
-            findings=self._findings,
-            examined=self._examined,
+            findings=findings,
+            examined=examined,
             examining=self._examining.locked(),
             waiting=[record for record in self.runs.all() if record.waits],
             disk=_free(self.state),
@@ -104,14 +103,13 @@ class Site:
                 options += [f"--{key}"] if value is True else [f"--{key}={value}"]
             command = [sys.executable, "-m", "edelweiss.client_app.cli", "doctor", *options]
             done = subprocess.run(command, capture_output=True, text=True, timeout=DOCTOR, stdin=subprocess.DEVNULL)
-            found = [line.split(maxsplit=2) for line in done.stdout.splitlines() if line.strip()]
-            found += [["error", "doctor", line] for line in done.stderr.splitlines()[-1:] if done.returncode > 1]
-            self._findings = [(line[0], "".join(line[1:2]), "".join(line[2:])) for line in found]
+            problem = "".join(done.stderr.splitlines()[-1:]) if done.returncode > 1 else ""
         except subprocess.TimeoutExpired:
-            self._findings = [("error", "doctor", f"it took longer than {DOCTOR:.0f} s")]
+            problem = f"it took longer than {DOCTOR:.0f} s"
         finally:
-            self._examined = time.time()
             self._examining.release()
+        if problem:
+            note_findings(self.state, [("error", "doctor", problem)])
 
     # ------------------------------------------------------------------ runs
 

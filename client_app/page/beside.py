@@ -1,4 +1,4 @@
-"""What join does for the page: it starts the page's process, and notes its connection in the state folder."""
+"""What join and doctor do for the page: join starts its process, and both note in the state folder what it shows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,13 +51,8 @@ class Connection:
         self._note()
 
     def _note(self) -> None:
-        if self._file is None:
-            return
-        with suppress(OSError):  # the page is not worth a run
-            self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            draft = self._file.with_name(".connection.json")
-            draft.write_text(json.dumps({**self._noted, "since": time.time()}), encoding="utf-8")
-            os.replace(draft, self._file)
+        if self._file is not None:
+            _write(self._file, {**self._noted, "since": time.time()})
 
 
 def connection_in(state: Path) -> dict[str, Any]:
@@ -67,6 +62,28 @@ def connection_in(state: Path) -> dict[str, Any]:
         return {key: found[key] for key in ("superlink", "number", "problem", "since")}
     except (OSError, ValueError, LookupError, TypeError):
         return {}
+
+
+def note_findings(state: Path, findings: Sequence[tuple[str, str, str]]) -> None:
+    """Note what `doctor` found: each finding's level, subject and text."""
+    _write(state / "page" / "doctor.json", {"at": time.time(), "findings": findings})
+
+
+def findings_in(state: Path) -> tuple[float, list[tuple[str, str, str]]]:
+    """Return when `doctor` was last run, in seconds since 1970, and what it found; 0 and nothing if it was not."""
+    try:
+        found = read_json(state / "page" / "doctor.json")
+        return float(found["at"]), [(str(level), str(about), str(text)) for level, about, text in found["findings"]]
+    except (OSError, ValueError, LookupError, TypeError):
+        return 0.0, []
+
+
+def _write(file: Path, content: dict[str, Any]) -> None:
+    with suppress(OSError):  # the page is not worth a run
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        draft = file.with_name(f".{file.name}")
+        draft.write_text(json.dumps(content), encoding="utf-8")
+        os.replace(draft, file)
 
 
 @contextmanager

@@ -54,6 +54,25 @@ def test_a_run_is_approved_with_a_name_and_a_comment_in_the_log(page: SitePage) 
     require_whole(page.state)
 
 
+def test_what_the_doctor_found_is_shown_until_it_is_asked_again(page: SitePage, tmp_path: Path) -> None:
+    client = page.login()
+    assert "has not been run here" in client.get("/").text
+    (folder := tmp_path / HOSTILE).mkdir()
+    (folder / "data.csv").write_text("age,died\n" + "40,0\n50,1\n" * 60)
+    data = f"--data-dir={folder}"
+    main(["doctor", data, "--label=died", f"--state-dir={page.state}", "--device=cpu"])
+    shown = client.get("/").text
+    assert "120 samples, 60 positive" in shown
+    assert time.strftime("%Y-%m-%d") in shown.partition("Tested")[2]
+    main(["doctor", data, "--label=dead", f"--state-dir={page.state}", "--device=cpu"])
+    again = client.get("/").text
+    assert "120 samples" not in again
+    assert "dead" in again
+    assert HOSTILE not in again
+    (page.state / "page" / "doctor.json").write_text('{"at": "now", "findings": 7}')
+    assert "has not been run here" in client.get("/").text
+
+
 def test_the_first_decision_stands_and_the_second_is_told(page: SitePage) -> None:
     page.note("22")
     anna, berta = page.login("anna"), page.login("berta")
