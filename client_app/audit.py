@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import calendar
 import contextlib
+import errno
 import fcntl
 import getpass
 import hashlib
@@ -42,6 +43,7 @@ RECENT = 60.0  # seconds within which a line was written that its process did no
 TAIL = 4096  # bytes first read from the end to find the last line
 LONGEST, MOST = 40, 100  # most characters of a name, and most names logged per message
 CLOCK = "%Y-%m-%dT%H:%M:%SZ"
+WIDTH = 256  # bytes of the seal, so that one can be written over another
 START = "0" * 64  # in place of a hash in the first line
 
 
@@ -154,27 +156,53 @@ class Audit:
         }
 
     def _append(self, line: Mapping[str, Any], *, of_copy: bool = False) -> None:
-        """Append a line and update the seal."""
+        """Append a line and update the seal; without room for both the log stays as it was."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle = os.open(self.folder / FILE, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
-        with os.fdopen(handle, "r+b") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        with self._locked() as file:
             seal = self._sealed()
             copied = not of_copy and (seal.copied or _is_copied(file, seal))
             count, last = seal.lines, seal.last
             end, half = _end(file)
+            size = file.seek(0, os.SEEK_END) - half
             if half:
-                file.truncate(file.seek(0, os.SEEK_END) - half)
+                file.truncate(size)
             if (_parsed(end) or {}).get("before") == last:  # the process was killed before it updated the seal
                 count, last = count + 1, _hash(end)
             text = json.dumps({**line, "before": last}, separators=(",", ":")).encode()
-            file.write(text + b"\n")
-            file.flush()
-            changed = os.fstat(file.fileno()).st_ctime_ns
-            draft = self.folder / f".{SEAL}"
-            said = asdict(_Seal(count + 1, _hash(text), changed, copied))
-            draft.write_text(json.dumps(said), encoding="ascii")
-            os.replace(draft, self.folder / SEAL)
+            try:
+                if os.write(file.fileno(), text + b"\n") <= len(text):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.folder / FILE))
+                os.fsync(
+                    file.fileno()
+                )  # before the seal, or after a power failure that would count lines that are lost
+                self._seal(_Seal(count + 1, _hash(text), _changed(file), copied))
+            except OSError:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(file.fileno(), size)
+                    self._seal(_Seal(count, last, _changed(file), copied), in_place=True)
+                raise
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[BinaryIO]:
+        """Open the log, which nobody else writes or puts aside through the block."""
+        while True:
+            handle = os.open(self.folder / FILE, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+            with os.fdopen(handle, "r+b") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                with contextlib.suppress(FileNotFoundError):
+                    if os.path.samestat(os.fstat(file.fileno()), os.stat(self.folder / FILE)):
+                        yield file
+                        return
+
+    def _seal(self, seal: _Seal, *, in_place: bool = False) -> None:
+        """Write the seal; ``in_place``: over the one that is there, as on a full disk there is no room for another."""
+        text = json.dumps(asdict(seal)).encode().ljust(WIDTH)
+        file = self.folder / (SEAL if in_place else f".{SEAL}")
+        handle = os.open(file, os.O_WRONLY | (0 if in_place else os.O_CREAT | os.O_TRUNC), 0o600)
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(text)
+        if not in_place:
+            os.replace(file, self.folder / SEAL)
 
     def head(self) -> tuple[int, str]:
         """Return the number of lines and the hash of the last, as sealed; AuditError if that cannot be read."""
@@ -286,12 +314,12 @@ def require_whole(folder: Path, *, has_runs: bool = False) -> None:
 def acknowledge(folder: Path, problem: str) -> Path:
     """Put a damaged log aside and begin a new one, whose first line says so; return where the old one is."""
     number = next(n for n in itertools.count(1) if not (folder / f"audit-{n}.jsonl").exists())
-    aside, found = folder / f"audit-{number}.jsonl", b""
-    with contextlib.suppress(FileNotFoundError):
-        found = (folder / FILE).read_bytes()
+    aside = folder / f"audit-{number}.jsonl"
+    with Audit(folder)._locked() as file:
+        found = file.read()
         os.replace(folder / FILE, aside)
-    with contextlib.suppress(FileNotFoundError):
-        os.replace(folder / SEAL, folder / f"audit-{number}.seal")
+        with contextlib.suppress(FileNotFoundError):
+            os.replace(folder / SEAL, folder / f"audit-{number}.seal")
     Audit(folder).operator(f"acknowledged that {problem}; what was there is {aside.name}, SHA-256 {_hash(found)}")
     return aside
 
@@ -401,7 +429,7 @@ def _parsed(text: bytes) -> dict[str, Any] | None:
 
 def _is_copied(file: BinaryIO, seal: _Seal) -> bool:
     """Whether the log has changed since it was sealed, by more than what a process wrote and did not live to seal."""
-    changed = os.fstat(file.fileno()).st_ctime_ns
+    changed = _changed(file)
     if not seal.changed or changed == seal.changed:
         return False
     text, half = _end(file)
@@ -413,6 +441,10 @@ def _is_copied(file: BinaryIO, seal: _Seal) -> bool:
     except ValueError:
         return True
     return line.get("before") != seal.last or abs(changed / 1e9 - at) > RECENT
+
+
+def _changed(file: BinaryIO) -> int:
+    return os.fstat(file.fileno()).st_ctime_ns
 
 
 def _end(file: BinaryIO) -> tuple[bytes, int]:

@@ -11,8 +11,9 @@ if TYPE_CHECKING:
     from edelweiss.client_app.connection import JoinConfig
 
 COPIED = (
-    "the state folder was copied or put back from a copy, so runs, answers and decisions may be missing in it: put the "
-    "latest back. If nothing was answered since the copy, say so: edelweiss-site audit --acknowledge"
+    "the audit log's file was put back from a copy, or linked, or given another owner or other rights. If it is an "
+    "older copy, runs, answers and decisions are missing: put the latest back. If nothing was answered since, say so: "
+    "edelweiss-site audit --acknowledge"
 )
 
 

@@ -42,7 +42,7 @@ FOLDER = "advance"
 MOST_RUNS, MOST_ROUNDS, MOST_EPSILON, MOST_DAYS = 1000, 10**6, 1e6, 366
 DAY = 24 * 3600.0
 LONGEST = 500  # characters of a comment
-HASH = "sha256"  # the key of a file's hash of its other keys: who edits a decision would otherwise do so unlogged
+HASH = "sha256"  # the key of a file's hash of its other keys: an edit by hand is noticed, though not one that renews it
 STEPS_BACK = 60.0  # seconds that a clock may be set back, as it is when it is corrected
 
 Text = Annotated[str, Field(max_length=LONGEST)]

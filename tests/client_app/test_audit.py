@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
 import os
 import re
+import resource
 import shutil
 import threading
 import time
@@ -21,7 +23,19 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edelweiss.client_app.audit import FILE, LONGEST, MOST, SEAL, TAIL, Audit, AuditError, Verified, arrays_of
+from edelweiss.client_app.audit import (
+    FILE,
+    LONGEST,
+    MOST,
+    SEAL,
+    TAIL,
+    Audit,
+    AuditError,
+    Verified,
+    acknowledge,
+    arrays_of,
+    require_whole,
+)
 from edelweiss.client_app.cli import main
 from edelweiss.client_app.commands.audit import write_csv
 from edelweiss.client_app.connection import JoinConfig
@@ -410,6 +424,57 @@ def put_back(state: Path, copy: Path) -> None:
     """Put a copy of a state folder back as a backup does: times of contents and all."""
     shutil.rmtree(state)
     shutil.copytree(copy, state)
+
+
+@pytest.mark.parametrize("room", ["half a line", "a line", "nothing"])
+def test_a_full_disk_leaves_the_log_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: str) -> None:
+    """Whether the line itself has no room, or the seal after it; and however often that is tried."""
+    log = Audit(tmp_path)
+    for act in ("first", "second"):
+        log.operator(act)
+    before = (tmp_path / FILE).read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    size = len(before) + {"half a line": 40, "a line": 10**6, "nothing": 0}[room]
+    with monkeypatch.context() as patch:
+        if room == "a line":
+            patch.setattr(os, "replace", full)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+        try:
+            for _ in range(3):
+                with pytest.raises(OSError):
+                    log.operator("third")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (tmp_path / FILE).read_bytes() == before
+    assert not log.copied()
+    log.operator("fourth")
+    assert [line["act"].partition(",")[0] for _, line in log.lines()] == ["first", "second", "fourth"]
+    assert not log.copied()
+
+
+def full(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_log_is_put_aside_whole_though_others_write_to_it(tmp_path: Path) -> None:
+    """Somebody has changed it, a run goes on, and an operator acknowledges that."""
+    ended = threading.Event()
+    Audit(tmp_path).operator("first")
+
+    def write() -> None:
+        while not ended.is_set():
+            Audit(tmp_path).operator("more")
+
+    threads = [threading.Thread(target=write) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for _ in range(20):
+        acknowledge(tmp_path, "it was changed")
+    ended.set()
+    for thread in threads:
+        thread.join()
+    require_whole(tmp_path)
+    assert len([*tmp_path.glob("audit-*.jsonl")]) == 20
 
 
 def test_no_run_begins_in_a_folder_that_was_put_back_until_somebody_acknowledges_it(
