@@ -34,6 +34,7 @@ def ledger_says(config: JoinConfig) -> tuple[str, str]:
     from edelweiss.client_app.policy.records import Records
     from edelweiss.client_app.privacy.ledger import spent_in_words
     from edelweiss.common import ConfigError
+    from edelweiss.common.files import reason
 
     try:
         budget = Policy.read(config.policy).budget
@@ -48,6 +49,8 @@ def ledger_says(config: JoinConfig) -> tuple[str, str]:
         return "", "; ".join(error.problems)
     except RefusedError as error:
         return "", str(error)
+    except OSError as error:
+        return "", f"its files cannot be read: {reason(error)}"
 
 
 def doubts(config: JoinConfig) -> Iterator[str]:

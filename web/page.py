@@ -79,7 +79,8 @@ class Page:
     hosts : sequence of str
         Names in the address bar under which it may be opened besides those of the loopback interface.
     common : callable
-        Returns what every template gets besides, such as a warning; called for each response.
+        Returns what every template gets besides, such as a warning; called for each response to a person with an
+        account, so a template asks for ``account`` first.
     """
 
     title: str
@@ -154,7 +155,7 @@ def render(request: Request, template: str, status: int = 200, **values: object)
     """Return a template as a response.
 
     Templates get ``page``, ``account`` (None before the login), ``token`` (for forms), ``path``, ``may(role)``, what
-    ``page.common`` returns, and ``values``.
+    ``page.common`` returns (after the login), and ``values``.
     """
     page, session = _page(request), getattr(request.state, "session", None)
     account: Account | None = session.account if session else None
@@ -165,7 +166,7 @@ def render(request: Request, template: str, status: int = 200, **values: object)
             "token": session.token if session else "",
             "path": request.url.path,
             "may": lambda role: account is not None and page.accounts.allows(account, role),
-            **page.common(),
+            **(page.common() if account else {}),
             **values,
         }
     )

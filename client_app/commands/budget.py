@@ -34,7 +34,7 @@ def run(options: argparse.Namespace) -> int:
     if not budget:
         raise ConfigError("budget", [f"{options.policy} has none: set epsilon in a table [privacy]"])
     records = Records(options.state_dir)
-    if records.has_secret or options.accept:
+    if records.has_secret:  # otherwise there is no ledger to accept
         ledger = Ledger(records.folder, records.secret, budget)
         if options.accept:
             ledger.accept()

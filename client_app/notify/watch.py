@@ -117,7 +117,8 @@ class Watch:
             if not decided and float(record.get("until") or 0) > now and "waits" not in told:
                 told.append("waits")
                 yield self._notice("waits", run, f"run {run} waits for your decision")
-            if record.get("advance") and record.get("open") and "begins" not in told:
+            gone = "ends" in told or record.get("over")  # it was told or resumed, and is no news
+            if record.get("advance") and record.get("open") and not gone and "begins" not in told:
                 told.append("begins")
                 yield self._notice("begins", run, f"run {run} begins, {self._in_advance(record['advance'], noted)}")
             if "ends" in told or record.get("decision") == "refused" or not record.get("open") or record.get("over"):

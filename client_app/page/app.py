@@ -22,7 +22,7 @@ from edelweiss.client_app.connection import read_key
 from edelweiss.client_app.doubts import copy_doubt, ledger_says
 from edelweiss.client_app.page.advance import InAdvance
 from edelweiss.client_app.page.beside import accounts_in, connection_in, findings_in, note_findings
-from edelweiss.client_app.page.seen import Log, Runs
+from edelweiss.client_app.page.seen import Log, Runs, stat_of
 from edelweiss.client_app.policy.records import Records, RunRecord
 from edelweiss.client_app.privacy.ledger import FILE
 from edelweiss.common import ConfigError
@@ -58,7 +58,7 @@ class Site:
     def ledger(self) -> tuple[str, str]:
         """Return what `ledger_says`, read again when something has changed: with many answers that takes a while."""
         files = (Path(self.config.policy), self.state / SEAL, self.records.folder / FILE)
-        stamp = tuple(file.exists() and (file.stat().st_ctime_ns, file.stat().st_size) for file in files)
+        stamp = tuple(found and (found.st_ctime_ns, found.st_size) for found in map(stat_of, files))
         if self._ledger is None or self._ledger[0] != stamp:
             self._ledger = stamp, ledger_says(self.config)
         return self._ledger[1]

@@ -62,7 +62,7 @@ class Log:
 
     def _stamp_now(self) -> tuple[Any, ...]:
         """Return what changes with the log's files."""
-        found = (_stat(self.folder / name) for name in (FILE, SEAL))
+        found = (stat_of(self.folder / name) for name in (FILE, SEAL))
         return tuple(each and (each.st_ino, each.st_size, each.st_mtime_ns) for each in found)
 
     def _take(self, rows: Rows, verified: Verified) -> None:
@@ -105,6 +105,7 @@ class Runs:
         """Return all records that can be read, the oldest first."""
         with self._lock:
             stats: dict[str, dict[str, os.stat_result]] = {}
+            problems: list[str] = []
             try:
                 with os.scandir(self._records.folder / "runs") as entries:
                     for entry in entries:
@@ -113,7 +114,9 @@ class Runs:
                             stats.setdefault(run, {})[kind] = entry.stat()
             except FileNotFoundError:
                 pass
-            known, problems = {}, list[str]()
+            except OSError as error:
+                problems.append(f"policy/runs in it cannot be read: {reason(error)}")
+            known = {}
             for run, found in stats.items():
                 if "json" not in found:
                     continue
@@ -131,7 +134,8 @@ class Runs:
             return sorted((record for _, record in known.values()), key=lambda record: record.began)
 
 
-def _stat(path: Path) -> Any:
+def stat_of(path: Path) -> Any:
+    """Return a file's status; None where it has none that can be had."""
     try:
         return path.stat()
     except OSError:

@@ -97,7 +97,7 @@ def _admit(site: OpenSite, incoming: Incoming, request: Request | None, serial: 
         _require_safe(site, data)
         if site.privacy is not None and (earlier is None or not earlier.open):
             site.privacy.require_affordable(site.run.sites)
-    if record is None:
+    if fresh := record is None:
         _require_log(site)
         records.forget_decision(site.run_id)
         if not site.node.state_dir:
@@ -117,6 +117,8 @@ def _admit(site: OpenSite, incoming: Incoming, request: Request | None, serial: 
         raise RefusedError(REFUSED)
     if policy.asks and record.decision == "waiting":
         _await_approval(records, record)
+    if not fresh:  # the state may have been put back while the run waited
+        _require_log(site)
     for kind, rows, _ in _patient_sets(site, data) if data is not None and site.privacy is None else ():
         records.tell(kind, rows, site.key)
     opened = _advance(replace(record, decision="approved", open=True), incoming, request, phases)

@@ -167,6 +167,8 @@ class Records:
         unknown: list[str] = []
         try:
             said = read_json(file)
+            if not isinstance(said, dict):
+                raise TypeError(said)
             unknown = sorted({*said} - RunRecord.__dataclass_fields__.keys())
             record = RunRecord(**said)
             if not record.is_sound(str(number)):

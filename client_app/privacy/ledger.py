@@ -191,10 +191,19 @@ class Ledger:
         Raises
         ------
         LedgerError
-            If its lines do not follow each other, or it is another site's.
+            If its lines do not follow each other, or it is another site's; or if it has fewer than its seal counts,
+            which no word brings back.
         """
         with self._locked():
-            self._write_seal(self._lines())
+            found, sealed = self._lines(), 0
+            with contextlib.suppress(LedgerError):  # a damaged seal counts nothing: it is what is mended here
+                sealed, _, _ = self._sealed()
+            if found.lines < sealed:
+                raise LedgerError(
+                    f"answers that the seal counts are missing: {self._name} in the state folder has {found.lines} "
+                    f"lines, {self._seal} counts {sealed}: restore the latest ledger"
+                )
+            self._write_seal(found)
 
     def _fits(self, curve: Curve) -> bool:
         return epsilon(curve, self.budget.delta) <= self.budget.epsilon

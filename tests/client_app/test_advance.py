@@ -16,6 +16,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 
 from edelweiss.client_app.audit import Audit, require_whole
 from edelweiss.client_app.cli import main
+from edelweiss.client_app.policy import admission
 from edelweiss.client_app.policy import advance as module
 from edelweiss.client_app.policy.advance import (
     Advance,
@@ -159,6 +160,37 @@ def test_a_run_that_waits_begins_once_it_is_approved_in_advance(asking: tuple[Ho
         assert main(["approve", number[:9], "--until", day(), "--runs", "1", *state]) == 0
         assert isinstance(told(grid), Facts), "its own terms are those of the decision"
     assert hospital.described() == WAITS
+
+
+@pytest.mark.parametrize("in_advance", [False, True])
+def test_a_run_that_waited_begins_in_no_folder_that_was_put_back_meanwhile(
+    asking: tuple[Hospital, Records], monkeypatch: pytest.MonkeyPatch, in_advance: bool
+) -> None:
+    hospital, records = asking
+    asked, require = list[object](), admission._require_log
+
+    def counted(site: Any) -> None:
+        asked.append(site)
+        require(site)
+
+    monkeypatch.setattr(admission, "_require_log", counted)
+    with hospital.run() as grid:
+        assert [told(grid), told(grid)] == [WAITS] * 2
+        number = str(grid.contexts[0].run_id)
+        assert len(asked) == 1, "to ask again whether a run may begin does not read the log"
+        state = ["--state-dir", str(hospital.state)]
+        assert main(["approve", number[:9], *state, *(["--until", day(), "--runs", "1"] if in_advance else [])]) == 0
+        log = hospital.state / "audit.jsonl"
+        text = log.read_bytes()
+        log.unlink()
+        log.write_bytes(text)
+        assert "put back" in str(told(grid))
+        assert not records.runs()[0].open
+        assert main(["audit", "--acknowledge", *state]) == 0
+        assert isinstance(told(grid), Facts)
+        asked.clear()
+        assert train(grid) == ""
+        assert not asked, "nor does a message of an open run"
 
 
 def test_a_decision_ends_by_itself_and_by_being_withdrawn(

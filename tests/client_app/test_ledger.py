@@ -247,8 +247,29 @@ def test_an_empty_state_folder_is_noticed_by_a_witness_elsewhere(tmp_path: Path)
     assert main(command) == 0
     shutil.rmtree(state)
     state.mkdir()
-    assert main(command) == 2
-    assert main([*command, "--accept"]) == 0
+    seal = (tmp_path / "elsewhere" / "policy-ledger.seal").read_bytes()
+    for words in (command, [*command, "--accept"]):
+        assert main(words) == 2
+        assert not [*state.iterdir()], "no secret is made, with which the seal would be another site's"
+    assert (tmp_path / "elsewhere" / "policy-ledger.seal").read_bytes() == seal
+
+
+def test_nobody_accepts_a_ledger_that_lacks_answers_its_seal_counts(tmp_path: Path) -> None:
+    book = ledger(tmp_path)
+    book.charge([b"1"], COST)
+    file, seal = tmp_path / "state" / "policy" / FILE, tmp_path / "state" / "policy-ledger.seal"
+    earlier = file.read_bytes()
+    book.charge([b"2"], COST)
+    latest, sealed = file.read_bytes(), seal.read_bytes()
+    for text in (earlier, b""):
+        file.write_bytes(text)
+        with pytest.raises(LedgerError, match="restore the latest"):
+            ledger(tmp_path).accept()
+        assert seal.read_bytes() == sealed
+    file.write_bytes(latest)
+    seal.write_text("{")
+    ledger(tmp_path).accept()
+    assert ledger(tmp_path).spent("training") == epsilon(2 * COST, 1e-5)
 
 
 def test_another_sites_ledger_and_another_split_are_refused(tmp_path: Path) -> None:

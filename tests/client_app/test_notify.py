@@ -191,7 +191,11 @@ def test_a_run_that_begins_by_a_decision_in_advance_is_told_with_how_many_are_le
     (records.folder / "advance" / "2.json").write_text("[" * 100_000)
     records.note(record("9", open=True, decision="approved", advance=2))
     records.note(record("10", open=True, decision="approved"))
+    records.note(record("11", open=True, decision="approved", advance=1, over=True))
     assert [(one.event, one.run) for one in watch.look()] == [("begins", "9")]
+    watch.seen.runs["12"] = ["ends"]  # as an earlier release noted it
+    records.note(record("12", open=True, decision="approved", advance=1, place=[1, 0, False]))
+    assert not watch.look()
 
 
 def test_an_operator_is_not_told_of_their_own_refusal(tmp_path: Path) -> None:

@@ -287,7 +287,7 @@ def test_a_secret_that_is_gone_is_missed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("file", ["runs/*.json", "told/train-*.npy"])
-@pytest.mark.parametrize("content", [b"", b"{", b"\x93NUMPY\x01\x00", b"[1]", b"\xff" * 300])
+@pytest.mark.parametrize("content", [b"", b"{", b"\x93NUMPY\x01\x00", b"[1]", b'"runs"', b"\xff" * 300])
 def test_a_damaged_file_is_named_and_stays(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], file: str, content: bytes
 ) -> None:

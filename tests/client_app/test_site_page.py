@@ -12,15 +12,19 @@ from pathlib import Path
 
 import httpx
 import pytest
+from starlette.testclient import TestClient
 
 from edelweiss.client_app.audit import Audit, require_whole
 from edelweiss.client_app.cli import main
 from edelweiss.client_app.connection import JoinConfig
+from edelweiss.client_app.doubts import doubts
+from edelweiss.client_app.page.app import Site, page_of
 from edelweiss.client_app.page.beside import page_beside
 from edelweiss.client_app.policy.advance import advances
 from edelweiss.client_app.policy.rules import Budget
 from edelweiss.client_app.privacy.ledger import Ledger
 from edelweiss.common import ConfigError
+from edelweiss.web.page import application
 from tests.client_app.ledgers import COST
 from tests.client_app.site_pages import HOSTILE, TERMS, SitePage, site_page, token
 
@@ -300,6 +304,34 @@ def test_a_folder_that_was_put_back_is_said_until_somebody_who_may_decide_acknow
         words = ["budget", "--state-dir", str(page.state), "--policy", str(tmp_path / "site.toml"), "--accept"]
         assert main(words) == 0
         assert 'role="alert"' not in client.get("/").text
+
+
+def test_files_that_cannot_be_read_are_red_lines_and_read_for_nobody_without_an_account(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Folders in their places: whoever runs this test may be allowed to read any file."""
+    it = SitePage(tmp_path, "north")
+    with (tmp_path / "site.toml").open("a") as rules:
+        rules.write("[privacy]\nepsilon = 20.0\ndelta = 1e-5\n")
+    (it.records.folder / "randomness").mkdir()
+    shutil.rmtree(it.records.folder / "runs")
+    (it.records.folder / "runs").write_text("")
+    assert any("cannot be read" in doubt for doubt in doubts(it.config))
+    page = page_of(it.config)
+    said = page.common()
+    assert "cannot be read" in str(said["ledger"])
+    assert "policy/runs" in str(said["spoilt"])
+    asked: list[Site] = []
+
+    def ledger(site: Site) -> tuple[str, str]:
+        asked.append(site)
+        return "", ""
+
+    monkeypatch.setattr(Site, "ledger", ledger)
+    client = TestClient(application(page), base_url="http://127.0.0.1")
+    assert client.get("/login").status_code == 200
+    assert client.get("/nowhere").status_code == 404
+    assert not asked
 
 
 def test_a_page_needs_a_state_folder_and_a_loopback_address(tmp_path: Path) -> None:
