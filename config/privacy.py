@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from edelweiss.federation.privacy_account import Curve
     from edelweiss.problems import Problem
 
+LONGEST_SEARCH = 10**4
+"""Most gradients of a run for which fewer rounds and smaller batches are looked for: each try plays the run anew."""
+
 COUNT_NOISE = 10.0
 """Standard deviation of the noise of a count of patients, times √L with L labels."""
 
@@ -84,8 +87,10 @@ def _plan(run: RunConfig, sites: int, patients: int, rounds: int, batch_size: in
     return plan_of(run.strategy.without_files(), rounds, sites, patients, batch_size, minimax)
 
 
-def price(run: RunConfig, sites: int, patients: int) -> Price:
+def price(run: RunConfig, sites: int, patients: int, plan: Plan | None = None) -> Price:
     """Return the price of a run for a site, whose noise is the least with which it costs dp.epsilon.
+
+    ``plan`` is the run's where it is known: it depends neither on dp.epsilon nor on the evidence.
 
     Raises
     ------
@@ -100,7 +105,7 @@ def price(run: RunConfig, sites: int, patients: int) -> Price:
                 "whole record of a patient might be sent"
             ],
         )
-    plan, counts = queries_of(run, sites, patients), counts_cost()
+    plan, counts = queries_of(run, sites, patients) if plan is None else plan, counts_cost()
     try:
         noise = noise_for(total(plan), run.dp_epsilon, run.dp_delta, counts)
     except ValueError:
@@ -135,12 +140,12 @@ class Fit:
     batch_size: int = 0
 
 
-def what_fits(run: RunConfig, sites: int, patients: int, fits: Callable[[RunConfig], bool]) -> Fit:
-    """Return what fits of a run that does not.
+def what_fits(run: RunConfig, sites: int, patients: int, plan: Plan, fits: Callable[[RunConfig], bool]) -> Fit:
+    """Return what fits of a run that does not; of one of more than `LONGEST_SEARCH` gradients only the ε.
 
     Parameters
     ----------
-    run, sites, patients
+    run, sites, patients, plan
         As in `price`.
     fits
         Whether a run, which differs in dp.epsilon alone, fits into what is left.
@@ -156,18 +161,20 @@ def what_fits(run: RunConfig, sites: int, patients: int, fits: Callable[[RunConf
         low, high, best = (middle, high, max(best, middle)) if fitting else (low, middle, best)
     if not best:
         return Fit()
-    meant, cheaper = price(run, sites, patients), price(_with_epsilon(run, best), sites, patients)
+    meant, cheaper = (price(each, sites, patients, plan) for each in (run, _with_epsilon(run, best)))
+    if sum(query.gradients * count for query, count in total(plan).items()) > LONGEST_SEARCH:
+        return Fit(best, cheaper.noise)
 
     def as_quiet(rounds: int, batch_size: int) -> bool:
         queries = total(_plan(run, sites, patients, rounds, batch_size))
         return epsilon(meant.counts + spent(queries, meant.noise), run.dp_delta) <= best
 
-    return Fit(
-        best,
-        cheaper.noise,
-        _most(run.rounds, lambda rounds: as_quiet(rounds, run.batch_size)),
-        _most(min(run.batch_size, patients), lambda size: as_quiet(run.rounds, size)),
-    )
+    rounds = _most(run.rounds, lambda rounds: as_quiet(rounds, run.batch_size))
+    try:
+        size = _most(min(run.batch_size, patients), lambda size: as_quiet(run.rounds, size))
+    except ConfigError:  # an epoch of smaller batches takes more gradients than a run may; none so far was as quiet
+        size = 0
+    return Fit(best, cheaper.noise, rounds, size)
 
 
 def _with_epsilon(run: RunConfig, value: float) -> RunConfig:

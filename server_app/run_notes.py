@@ -69,7 +69,9 @@ class RunWarnings:
 
     def keep(self, text: str) -> None:
         """Keep a warning; of more than `MOST`, the newest."""
-        line = json.dumps({"at": time.time(), "text": printable(text, LONGEST)})
+        note = {"at": time.time(), "text": printable(text, LONGEST)}
+        # Escaped, a letter takes up to 12 bytes, and 2 * MOST lines more than `read_notes` takes.
+        line = f"{json.dumps(note, ensure_ascii=False)}\n".encode(errors="replace")
         with self._one, suppress(OSError):
             if self._lines >= 2 * MOST:
                 from edelweiss.models.storage import atomic_writer  # which loads torch
@@ -78,6 +80,6 @@ class RunWarnings:
                 with atomic_writer(self._file) as file:
                     file.writelines(kept)
                 self._lines = len(kept)
-            with self._file.open("a", encoding="utf-8") as stream:
-                stream.write(f"{line}\n")
+            with self._file.open("ab") as stream:
+                stream.write(line)
             self._lines += 1

@@ -175,11 +175,11 @@ def _samples(data: SiteData, own: DataConfig, several: int, survey: Survey | Non
 
 
 def _few(positive: int, samples: int, policy: Policy) -> Iterator[Finding]:
-    """Warn if there are too few samples of a class to evaluate a model, or none."""
+    """Warn if there are too few samples of a class to evaluate a model, or none; with a budget it sends noised ones."""
     fewest, (count, name) = policy.fewest_of_each_class, min((positive, "positive"), (samples - positive, "negative"))
     if not count:
         yield Finding("warning", "labels", f"no row is {name}: is the label column right, and are all rows exported?")
-    elif policy.holdout_share and (held_out := count * policy.holdout_share) < fewest:
+    elif not policy.budget and policy.holdout_share and (held_out := count * policy.holdout_share) < fewest:
         text = (
             f"{count} {name}, of which about {held_out:.0f} are held out: with fewer than {fewest} "
             "(fewest-of-each-class in your rules) this site trains, but sends no evaluation"

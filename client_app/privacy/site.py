@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from edelweiss.client_app.errors import RefusedError
+from edelweiss.client_app.privacy.ledger import PARTS
 from edelweiss.client_app.privacy.oracle import Mechanism, Patients, PrivateOracle
 from edelweiss.client_app.privacy.randomness import KeyedStream, derived, digest_of
 from edelweiss.common import ConfigError, latest
@@ -145,8 +146,18 @@ class SitePrivacy:
         assert self.ledger is not None, "a simulated site has none"
         if self._fits(self.run, sites):
             return
-        found = what_fits(self.run, sites, len(self.patients), lambda run: self._fits(run, sites))
-        raise RefusedError(
+        raise RefusedError(self._too_dear(sites, *map(self.ledger.spent, PARTS)))
+
+    @cached_property
+    def _too_dear(self) -> latest[str]:
+        """Why a run is refused, by number of sites and what is spent: found once, however often it is asked for."""
+        return latest(lambda sites, *_: self._refusal(sites))
+
+    def _refusal(self, sites: int) -> str:
+        assert self.ledger is not None, "a simulated site has none"
+        plan = self.price(sites).plan
+        found = what_fits(self.run, sites, len(self.patients), plan, lambda run: self._fits(run, sites))
+        return (
             f"dp.epsilon = {self.run.dp_epsilon:g}: the run costs more than is left of this site's privacy budget "
             f"({self.ledger.in_words()}): {self._way(found, sites)}"
         )
@@ -169,8 +180,11 @@ class SitePrivacy:
         return "; or ".join(filter(None, (text, unjudged)))
 
     def _fits(self, run: RunConfig, sites: int) -> bool:
+        """Return whether a run fits that differs in dp.epsilon or evidence at most, so has the same plan."""
         assert self.ledger is not None, "a simulated site has none"
-        cost = self.price(sites) if run is self.run else price(run, sites, len(self.patients))
+        cost = self.price(sites)
+        if run is not self.run:
+            cost = price(run, sites, len(self.patients), cost.plan)
         judged = evaluation_cost(run) if run.evidence and len(self.held_out) else 0 * cost.curve
         if self.ledger.joint:
             return self.ledger.fits(cost.curve + judged)

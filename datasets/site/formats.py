@@ -15,6 +15,7 @@ import gzip
 import io
 import math
 import re
+import shlex
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -39,26 +40,27 @@ PARQUET, SPSS = 2**14, 2**18  # rows of a file that is no text, Parquet or SPSS'
 CELL = 20  # bytes for each value of a table, at most at a time: measured, within a tenth
 BOOK = 400  # bytes for each cell of a workbook, likewise
 BOOKS = (".xlsx", ".xlsm")
+CELLS = re.compile(rb"<(?:\w+:)?c[ />]")  # in the XML of a sheet
 GZIP = b"\x1f\x8b"
 PART = 2**20  # bytes looked at at a time
 LONGEST = 2**24  # characters of a line, which is held in memory
 MARKS = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 WESTERN = "cp1252"  # what Windows calls ANSI; Latin-1 has the same letters
 NAMES = {"utf-8-sig": "UTF-8", "utf-16": "UTF-16", "utf-16-le": "UTF-16", WESTERN: "Windows-1252"}
-CONVERT = {  # what nothing here reads, and the command that converts it
-    ".rds": "Rscript -e \"write.csv(readRDS('{0}'), 'data.csv', row.names = FALSE)\"",
-    ".rda": "Rscript -e \"write.csv(get(load('{0}')), 'data.csv', row.names = FALSE)\"",
-    ".rdata": "Rscript -e \"write.csv(get(load('{0}')), 'data.csv', row.names = FALSE)\"",
-    ".arff": 'python -c "from scipy.io import arff; import pandas; '
-    "pandas.DataFrame(arff.loadarff('{0}')[0]).map(lambda one: one.decode() if isinstance(one, bytes) else one)"
-    ".to_csv('data.csv', index=False)\"",
+CONVERT = {  # what nothing here reads, and the command that converts it; the name is quoted, and never part of code
+    ".rds": "Rscript -e \"write.csv(readRDS(commandArgs(TRUE)[1]), 'data.csv', row.names = FALSE)\" {0}",
+    ".rda": "Rscript -e \"write.csv(get(load(commandArgs(TRUE)[1])), 'data.csv', row.names = FALSE)\" {0}",
+    ".rdata": "Rscript -e \"write.csv(get(load(commandArgs(TRUE)[1])), 'data.csv', row.names = FALSE)\" {0}",
+    ".arff": 'python -c "from scipy.io import arff; import pandas, sys; '
+    "pandas.DataFrame(arff.loadarff(sys.argv[1])[0]).map(lambda one: one.decode() if isinstance(one, bytes) else one)"
+    ".to_csv('data.csv', index=False)\" {0}",
     ".xls": "soffice --headless --convert-to xlsx {0}",
     ".ods": "soffice --headless --convert-to xlsx {0}",
     ".mdb": "mdb-export {0} TABLE > data.csv",
     ".accdb": "mdb-export {0} TABLE > data.csv",
     ".zip": "unzip {0}",
-    ".json": "python -c \"import pandas; pandas.read_json('{0}').to_csv('data.csv', index=False)\"",
-    ".feather": "python -c \"import pandas; pandas.read_feather('{0}').to_parquet('data.parquet')\"",
+    ".json": "python -c \"import pandas, sys; pandas.read_json(sys.argv[1]).to_csv('data.csv', index=False)\" {0}",
+    ".feather": "python -c \"import pandas, sys; pandas.read_feather(sys.argv[1]).to_parquet('data.parquet')\" {0}",
 }
 KINDS = {  # how a file begins that is no text, whatever its name
     b"<": "HTML or XML",
@@ -92,7 +94,7 @@ def looks_like(data: bytes) -> str:
 def convertible(name: str) -> str:
     """Return the command that converts a file that nothing here reads; empty for others."""
     command = CONVERT.get(Path(name).suffix.lower(), "")
-    return command.format(name) if command else ""
+    return command.format(shlex.quote(f"./{name}" if name.startswith("-") else name)) if command else ""
 
 
 def text_of(file: Path, form: Form | None = None) -> bytes:
@@ -373,7 +375,7 @@ def _workbook_takes(file: Path) -> int:
         for part in book.infolist():
             if part.filename.startswith("xl/worksheets/"):
                 with book.open(part) as sheet:
-                    cells += sum(some.count(b"<c ") for some in iter(lambda: sheet.read(PART), b""))
+                    cells += sum(len(CELLS.findall(some)) for some in iter(lambda: sheet.read(PART), b""))
     return unpacked + BOOK * cells
 
 
@@ -426,13 +428,24 @@ def _workbook(file: Path, form: Form) -> Iterator[list[Any]]:
     if merged := [str(cells) for cells in sheet.merged_cells.ranges if cells.max_row >= form.header_row]:
         text = f"{file}: cells {examples(merged)} of sheet {sheet.title!r} are merged: unmerge them and fill in each"
         raise DataError(text, f"{file.name}: {len(merged)} groups of cells are merged")
-    rows = [list(row) for row in sheet.iter_rows(min_row=form.header_row, values_only=True)]
-    while rows and not any(value is not None for value in rows[-1]):
-        rows.pop()
+    # Not sheet.iter_rows, which makes all cells up to the farthest: a blank one with a format may be anywhere.
+    rows: dict[int, list[Any]] = {}
+    for (row, column), cell in sorted(sheet._cells.items()):
+        if row >= form.header_row and cell.value is not None:
+            values = rows.setdefault(row, [])
+            values.extend([None] * (column - 1 - len(values)))
+            values.append(cell.value)
     del book, sheets, sheet
     gc.collect()  # its cells and sheets name each other; a second reading would take memory beside them
-    width = max((place for row in rows for place, value in enumerate(row, 1) if value is not None), default=0)
-    yield from (row[:width] for row in rows)
+    last, width = max(rows, default=0), max(map(len, rows.values()), default=0)
+    if text := too_large(file, CELL * (last - form.header_row + 1) * width):
+        raise DataError(
+            f"{file.parent}: {text}; its last cells are in row {last:,} and in column {width:,}: is one a slip?",
+            f"{file.name} is too large for the memory of this site",
+        )
+    for place in range(form.header_row, last + 1):
+        values = rows.pop(place, [])
+        yield values + [None] * (width - len(values))
 
 
 def _frames(read: Callable[[Path], Iterator[pd.DataFrame]]) -> Callable[[Path, Form], Iterator[list[Any]]]:

@@ -102,18 +102,8 @@ class Shown:
     @property
     def warnings(self) -> list[tuple[str, str]]:
         """What looks wrong with data and training, the newest first: when it was said, if known, and the text."""
-        kept = [(str(each.get("text", "")), clock(each["at"])) for each in _notes(self.folder / WARNINGS)]
-        try:
-            data = read_json(self.folder / about.FILE).get("data-warnings", [])
-        except (OSError, ValueError, AttributeError):
-            data = []
-        texts = {text for text, _ in kept}  # of a release before this one there are none
-        first = [
-            (text, "")
-            for each in (*data, *self.state.get("warnings", []))
-            if (text := printable(str(each), LONGEST)) not in texts
-        ]
-        return [(at, text) for text, at in [*reversed(kept), *reversed(first)]]
+        files = self.folder / WARNINGS, self.folder / about.FILE
+        return _warned(*files, *map(_version, files), tuple(map(str, self.state.get("warnings", []))))
 
     @property
     def acts(self) -> list[tuple[str, str, str]]:
@@ -340,6 +330,20 @@ def _noted(file: Path, changed: int, size: int) -> list[dict[str, Any]]:
     return read_notes(file)
 
 
+@lru_cache(maxsize=KEPT)
+def _warned(
+    file: Path, described: Path, version: tuple[int, int], described_version: tuple[int, int], state: tuple[str, ...]
+) -> list[tuple[str, str]]:
+    kept = [(str(each.get("text", "")), clock(each["at"])) for each in _notes(file)]
+    try:
+        data = read_json(described).get("data-warnings", [])
+    except (OSError, ValueError, AttributeError):
+        data = []
+    texts = {text for text, _ in kept}  # of a release before this one there are none
+    first = [(text, "") for each in (*data, *state) if (text := printable(str(each), LONGEST)) not in texts]
+    return [(at, text) for text, at in [*reversed(kept), *reversed(first)]]
+
+
 @lru_cache(maxsize=MOST_RUNS)
 def _keys(file: Path, changed: int) -> dict[str, Any]:
     return dict(flatten(read_toml(file)))
@@ -357,6 +361,14 @@ def by_node(folder: Path) -> dict[str, dict[str, Any]]:
     except (OSError, ValueError):
         return {}
     return {node: each | {"state": ""} for node, each in sites.items()} if old else sites
+
+
+def _version(file: Path) -> tuple[int, int]:
+    try:
+        found = file.stat()
+    except OSError:
+        return 0, 0
+    return found.st_mtime_ns, found.st_size
 
 
 def _notes(file: Path) -> list[dict[str, Any]]:

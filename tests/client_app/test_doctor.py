@@ -75,6 +75,14 @@ def test_memory_is_compared_with_what_is_free(tmp_path: Path, monkeypatch: pytes
     assert "data" not in said, "a table that will not fit is not read"
 
 
+def test_with_a_budget_few_of_a_class_keep_no_site_from_sending_an_evaluation(tmp_path: Path) -> None:
+    labels = [1] * 6 + [0] * 54
+    assert found(tmp_path / "plain", labels, label="label")["labels"].text.startswith("6 positive")
+    rules = site_toml(tmp_path, privacy={"epsilon": 3.0})
+    assert "labels" not in found(tmp_path / "noised", labels, rules, label="label")
+    assert found(tmp_path / "none", [0] * 60, rules, label="label")["labels"].level == "warning"
+
+
 def test_with_a_budget_columns_that_no_run_could_bring_to_one_scale_are_named(tmp_path: Path) -> None:
     features = table(60, seed=0)[0]
     features[:, 1] *= 1e6

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,8 @@ from edelweiss.client_app.privacy.ledger import Ledger
 from edelweiss.common import Value
 from edelweiss.config.privacy import evaluation_cost, price
 from edelweiss.datasets import Facts
-from tests.client_app.policies import Hospital
+from edelweiss.federation.privacy_plan import Plan, plan_of
+from tests.client_app.policies import Hospital, told
 from tests.server_app.sites import site_job, table
 
 BUDGET: dict[str, Value] = {"epsilon": 6.0, "delta": 1e-4}
@@ -96,6 +98,35 @@ def test_a_run_that_is_too_expensive_is_refused_before_the_first_answer_with_wha
     for key, most in (("rounds", int(rounds)), ("batch_size", int(size))):
         again = hospital(tmp_path / key, budget=BUDGET | {"epsilon": 2.0})
         assert isinstance(again.described(**RUN | fitting | {key: most}), Facts)
+
+
+def test_smaller_batches_that_take_too_many_gradients_are_not_offered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edelweiss.federation.privacy_plan.MOST_GRADIENTS", 300)
+    keys: dict[str, Value] = {"algorithm": "fedrep", "problem": "bce", "fedrep.head-unit": "epochs", "rounds": 19}
+    asked = {key: value for key, value in RUN.items() if key != "local_steps"} | keys
+    text = str(hospital(tmp_path, budget=BUDGET | {"epsilon": 2.0}).described(**asked))
+    assert "at most dp.epsilon = " in text
+    assert "batch-size" not in text
+
+
+def test_a_long_run_is_played_once_however_often_it_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    played: list[object] = []
+
+    def counted(*arguments: Any) -> Plan:
+        played.append(arguments)
+        return plan_of(*arguments)
+
+    monkeypatch.setattr("edelweiss.config.privacy.plan_of", counted)
+    monkeypatch.setattr("edelweiss.config.privacy.LONGEST_SEARCH", 10)
+    with hospital(tmp_path, budget=BUDGET | {"epsilon": 2.0}).run(**RUN) as grid:
+        text = str(told(grid))
+        monkeypatch.setattr("edelweiss.client_app.privacy.site.what_fits", None)
+        assert str(told(grid)) == text
+    assert "at most dp.epsilon = " in text
+    assert "instead of 20" not in text
+    assert len(played) == 1
 
 
 def test_where_only_the_evaluation_does_not_fit_the_way_out_is_to_leave_it_out(tmp_path: Path) -> None:

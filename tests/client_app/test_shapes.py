@@ -258,9 +258,10 @@ FILES: dict[str, Callable[[Path], object]] = {
 def by_the_command(said: str, folder: Path) -> None:
     """Run the command that a message ends with, in a folder."""
     program, *arguments = shlex.split(said.partition("convert it, with ")[2])
-    with contextlib.chdir(folder):
+    with contextlib.chdir(folder), pytest.MonkeyPatch.context() as patch:
         if program == "python":
-            exec(arguments[1])
+            patch.setattr("sys.argv", ["-c", *arguments[2:]])
+            exec(arguments[1], {})
         else:
             subprocess.run([program, *arguments], check=True, capture_output=True)
 

@@ -20,7 +20,7 @@ from edelweiss.config import ConfigError
 from edelweiss.config.study import parse
 from edelweiss.datasets import DataError
 from edelweiss.datasets.site import read_site
-from edelweiss.datasets.site.formats import CELL, encoding_of, takes
+from edelweiss.datasets.site.formats import CELL, CONVERT, convertible, encoding_of, takes
 from edelweiss.datasets.source import Source
 from tests.said import has
 
@@ -138,20 +138,73 @@ def test_the_command_that_is_named_makes_the_table(
     tmp_path: Path, kind: str, plain: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    name = f"it's $(touch pwned) raw.{kind}"
     frame = FRAME.assign(label=FRAME["label"].map({0: "no", 1: "yes"}))
     if kind == "arff":
         head = "@relation r\n@attribute age numeric\n@attribute größe numeric\n@attribute label {no,yes}\n@data\n"
         body = frame.to_csv(index=False, header=False, na_rep="?", lineterminator="\n")
-        (tmp_path / "raw.arff").write_text(head + body)
+        (tmp_path / name).write_text(head + body)
     else:
-        getattr(frame, f"to_{kind}")(tmp_path / f"raw.{kind}")
+        getattr(frame, f"to_{kind}")(tmp_path / name)
     with pytest.raises(DataError, match="convert it, with python") as caught:
-        read_site(str(tmp_path), "", True, study=parse("study.toml", STUDY | {"file": f"raw.{kind}"}))
-    python, option, code = shlex.split(str(caught.value).partition("convert it, with ")[2])
-    assert (python, option) == ("python", "-c")
+        read_site(str(tmp_path), "", True, study=parse("study.toml", STUDY | {"file": name}))
+    python, option, code, named = shlex.split(str(caught.value).partition("convert it, with ")[2])
+    assert (python, option, named) == ("python", "-c", name)
+    monkeypatch.setattr("sys.argv", [option, named])
     exec(code, {})
-    (tmp_path / f"raw.{kind}").unlink()
+    (tmp_path / name).unlink()
     assert same(read_site(str(tmp_path), "label", True), plain)
+
+
+def test_no_name_of_a_file_breaks_out_of_the_command_that_converts_it() -> None:
+    for kind in CONVERT:
+        plain = shlex.split(convertible(f"raw{kind}"))
+        for name in ("my data", "$(touch pwned)", "it's", "a'), quit('", "{0}", 'a"; touch pwned; "', "-rf"):
+            own = f"{name}{kind}"
+            safe = f"./{own}" if own.startswith("-") else own
+            assert shlex.split(convertible(own)) == [safe if each == f"raw{kind}" else each for each in plain]
+
+
+@pytest.mark.parametrize("stray", ["D1000", "CV300000"])
+def test_a_blank_cell_anywhere_makes_no_sheet_larger(
+    tmp_path: Path, plain: Source, stray: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FILES["Excel"](tmp_path)
+    book = openpyxl.load_workbook(tmp_path / "data.xlsx")
+    sheet = book.active
+    assert sheet is not None
+    sheet[stray].number_format = "0.00"
+    book.save(tmp_path / "data.xlsx")
+    monkeypatch.setattr("edelweiss.datasets.site.formats.free_memory", lambda: 10**8)
+    monkeypatch.setattr("openpyxl.worksheet.worksheet.Worksheet.iter_rows", None)  # makes 30 million cells
+    assert same(read_site(str(tmp_path), "label", True), plain)
+
+
+def test_a_sheet_with_a_value_far_away_is_refused_before_its_rows_are_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FILES["Excel"](tmp_path)
+    book = openpyxl.load_workbook(tmp_path / "data.xlsx")
+    sheet = book.active
+    assert sheet is not None
+    sheet["CV300000"] = 1
+    book.save(tmp_path / "data.xlsx")
+    monkeypatch.setattr("edelweiss.datasets.site.formats.free_memory", lambda: 10**8)
+    with pytest.raises(DataError, match=r"0\.6 GB to read.*row 300,000"):
+        read_site(str(tmp_path), "label", True)
+
+
+def test_cells_of_a_sheet_whose_elements_have_a_prefix_are_counted(tmp_path: Path) -> None:
+    FILES["Excel"](tmp_path)
+    before = takes(tmp_path / "data.xlsx")
+    with zipfile.ZipFile(tmp_path / "data.xlsx") as book:
+        parts = {name: book.read(name) for name in book.namelist()}
+    sheet = parts["xl/worksheets/sheet1.xml"]
+    parts["xl/worksheets/sheet1.xml"] = sheet.replace(b"<c ", b"<x:c ").replace(b"</c>", b"</x:c>")
+    with zipfile.ZipFile(tmp_path / "data.xlsx", "w") as book:
+        for name, content in parts.items():
+            book.writestr(name, content)
+    assert takes(tmp_path / "data.xlsx") >= before
 
 
 @pytest.mark.parametrize("kind", ["UTF-16", "gzip", "Parquet", "Stata", "Stata of 2008", "SAS", "SPSS", "Excel"])

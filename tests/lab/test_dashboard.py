@@ -20,6 +20,7 @@ import httpx
 import pytest
 
 from edelweiss.lab.dashboard.page import ROLES
+from edelweiss.lab.dashboard.runs import Shown
 from edelweiss.lab.submission import REPO
 from edelweiss.server_app import simulate
 from edelweiss.server_app.run_notes import ACTS, WARNINGS, RunWarnings, note_act, read_notes
@@ -337,3 +338,14 @@ def test_a_run_is_started_watched_stopped_and_resumed(served: Served) -> None:
     text = rita.client.get("/runs/new").text
     assert re.findall(r"<td>(\w+) by (\w+)</td>", text) == acts[::-1]
     assert re.search(r"Started by</dt><dd>rita<", text)
+
+
+def test_warnings_are_collected_once_until_a_new_one_comes(tmp_path: Path) -> None:
+    (tmp_path / "status.json").write_text(json.dumps({"status": "complete", "warnings": ["early"]}))
+    kept = RunWarnings(tmp_path)
+    kept.keep("first")
+    run = Shown.read(tmp_path)
+    assert [text for _, text in run.warnings] == ["first", "early"]
+    assert run.warnings is run.warnings
+    kept.keep("second")
+    assert [text for _, text in run.warnings] == ["second", "first", "early"]

@@ -59,6 +59,16 @@ def test_a_flood_leaves_the_newest_on_one_line_each(tmp_path: Path, monkeypatch:
     assert [*tmp_path.iterdir()] == [tmp_path / WARNINGS]
 
 
+def test_a_flood_of_what_takes_most_bytes_is_still_read(tmp_path: Path) -> None:
+    warnings = RunWarnings(tmp_path)
+    warnings.keep("\ud800")
+    for _ in range(2 * run_notes.MOST - 1):
+        warnings.keep("\N{GRINNING FACE}" * 2 * LONGEST)
+    found = texts(tmp_path)
+    assert (len(found), found[0]) == (2 * run_notes.MOST, "\N{REPLACEMENT CHARACTER}")
+    assert found[-1] == "\N{GRINNING FACE}" * LONGEST + "..."
+
+
 def test_what_somebody_wrote_into_it_is_left_out(tmp_path: Path) -> None:
     RunWarnings(tmp_path).keep("first")
     with (tmp_path / WARNINGS).open("ab") as file:
