@@ -34,7 +34,7 @@ test: $(VENV)/.dev ## Run the tests; PYTEST='-k compose' selects some
 	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(PYTEST)
 
 deployments: $(VENV)/.dev ## Run Flower's servers and real sites, Ray, the built wheel, and every command in docs/
-	@$(BIN)/python -m pytest -n 4 --dist worksteal -m deployments $(PYTEST) # they wait more than they compute
+	@$(BIN)/python -m pytest -n 3 --dist worksteal -m deployments $(PYTEST)
 
 containers: $(VENV)/.dev ## Build the image and try docker-compose.yml with the Docker engine, TORCH_INDEX as above
 	@TORCH_INDEX=$(TORCH_INDEX) $(BIN)/python -m pytest -m containers tests/deployment $(PYTEST)

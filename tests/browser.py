@@ -115,10 +115,15 @@ class Browser:
         return str(self.js("return document.body.innerText"))
 
     def off_keyboard(self) -> list[str]:
-        """Return what can be used and is not reached by the tabulator, or not seen to have the focus."""
+        """Return what can be used and is not reached by the tabulator, or not seen to have the focus.
+
+        What a live page has replaced meanwhile does not count.
+        """
         count = self.js(STOPS)
         self.keys(*[TAB] * 2 * (count + 2))  # from wherever the focus is, once around
-        return list(self.js("return window.stops.filter(e => !window.focused.has(e)).map(e => e.outerHTML)"))
+        return list(
+            self.js("return window.stops.filter(e => e.isConnected && !window.focused.has(e)).map(e => e.outerHTML)")
+        )
 
     def pages(self, url: str, routes: Iterable[Route], **values: str) -> list[str]:
         """Return the paths of the pages that an app has for who has logged in here.

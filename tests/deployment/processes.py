@@ -28,7 +28,7 @@ from edelweiss.common.overrides import toml_value
 from edelweiss.lab.submission import REPO, Outcome, flower_environment, started, submit
 
 RUN_TIMEOUT = 240.0
-PATIENCE = 60.0  # seconds that one step may take
+PATIENCE = 180.0  # seconds that one step may take where several tests share a processor
 LOG_TAIL = 6000  # characters of each process's log that a failed run shows
 
 

@@ -87,7 +87,7 @@ def test_the_deployment_on_one_machine_can_be_followed(tmp_path: Path) -> None:
         start_new_session=True,
     ) as shell:
         try:
-            said, _ = shell.communicate(timeout=300)
+            said, _ = shell.communicate(timeout=900)
         finally:
             subprocess.run(["pkill", "-KILL", "--session", str(shell.pid)], check=False)
     finished = sorted(path.parent.name for path in tmp_path.glob("runs/*/metrics.jsonl"))
