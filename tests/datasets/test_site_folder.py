@@ -136,7 +136,7 @@ def table_with(config: DataConfig, **fields: str) -> DataConfig:
             "a;label\n1,234;0\n",
             ["'1,234'", 'decimal = ","'],
             "data.csv: it is unclear which decimal mark its numbers have",
-            ("", None),
+            ("decimal", None),
         ),
         (
             "a,label\n1,0\n2,1,secret\n\n3\n",

@@ -198,7 +198,9 @@ def test_one_bad_table_stops_the_run_before_training(
         assert "private-south" in caplog.text
         assert "4711" in caplog.text
     [run] = (tmp_path / "runs").iterdir()
-    assert sorted(path.name for path in run.iterdir()) == ["config.toml", "status.json"]
+    kept = {path.name: path.read_text() for path in run.iterdir()}
+    assert {*kept} <= {"config.toml", "status.json", "warnings.jsonl"}, "none of a run that trained"
+    assert not [name for name, text in kept.items() if "private-south" in text or "4711" in text]
 
 
 def test_changes_of_images_are_refused_where_sites_have_tables(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from edelweiss.server_app.coordinator import Result, coordinate
 from edelweiss.server_app.local import LocalGrid, unused_run_id
 from edelweiss.server_app.recorder import Recorder
 from edelweiss.server_app.run_folder import RunFolder
-from edelweiss.server_app.run_notes import ACTS
+from edelweiss.server_app.run_notes import ACTS, WARNINGS
 from edelweiss.strategies import ALGORITHMS, can_solve
 from tests.fitting import fitting
 from tests.said import has, lines
@@ -89,15 +89,15 @@ def untimed(text: str) -> list[dict[str, Any]]:
     return [{k: v for k, v in json.loads(line).items() if "seconds" not in k} for line in text.splitlines()]
 
 
-def assert_same(quiet: Result, resumed: Result) -> None:
-    """Compare models, lines and files."""
+def assert_same(quiet: Result, resumed: Result, *more: str) -> None:
+    """Compare models, lines and files, of which the resumed run has some more."""
     assert {*resumed.arrays} == {*quiet.arrays}
     assert all(np.array_equal(resumed.arrays[name], vector) for name, vector in quiet.arrays.items())
     lines = [untimed((result.folder / "metrics.jsonl").read_text()) for result in (quiet, resumed)]
     assert lines[0] == lines[1]
     assert [record["round"] for record in resumed.metrics] == [record["round"] for record in quiet.metrics]
     names = [{path.name for path in result.folder.iterdir()} for result in (quiet, resumed)]
-    assert names[1] == names[0] | {ACTS}
+    assert names[1] == names[0] | {ACTS, *more}
     model = [result.folder / "model.safetensors" for result in (quiet, resumed)]
     assert model[0].exists() == model[1].exists()
     assert not model[0].exists() or model[0].read_bytes() == model[1].read_bytes()
@@ -338,7 +338,8 @@ def test_a_checkpoint_that_does_not_fit_on_the_disk_costs_no_run(
         folder = stopped(keys, ("trained", 4))
     assert tried[:3] == [1, 2, 3], "it goes on, and tries again"
     assert {path.name for path in folder.glob("memory-*")} <= {"memory-1.tar"}, "none of a round that is not stored"
-    assert_same(quiet, simulate({"resume": str(folder)}))
+    assert_same(quiet, simulate({"resume": str(folder)}), WARNINGS)
+    assert "No space left on device" in (folder / WARNINGS).read_text()
 
 
 @pytest.mark.parametrize("every", [0, 1])
