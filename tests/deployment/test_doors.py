@@ -41,8 +41,7 @@ def host(tmp_path_factory: pytest.TempPathFactory, certificates: Path) -> Iterat
     """A SuperLink as docker-compose.yml starts it, at which the victim and its neighbour are registered."""
     host = Host(tmp_path_factory.mktemp("doors"), certificates)
     with host.up("superlink"):
-        for name in (VICTIM, NEIGHBOUR):
-            host.flower("supernode", "register", f"/public/{name}.pub")
+        host.register(VICTIM, NEIGHBOUR)
         yield host
 
 

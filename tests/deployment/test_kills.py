@@ -49,8 +49,7 @@ class Federation:
         for name in HOSPITALS:
             with_secret(name, folder / name / "data", self.host.folder(name, "/state"), SECRET)
         self.start("superlink", "serverapp")
-        for name in HOSPITALS:
-            self.host.flower("supernode", "register", f"/public/{name}.pub")
+        self.host.register(*HOSPITALS)
         self.start(*HOSPITALS)
 
     @property

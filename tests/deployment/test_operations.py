@@ -206,8 +206,7 @@ def operator(tmp_path: Path) -> Iterator[Operator]:
             file.write_text(rules if name == A else re.sub("(?m)^page = .*", "", rules), encoding="utf-8")
         it = Operator(host, stack)
         it.up("superlink", "serverapp")
-        with ThreadPoolExecutor(len(HOSPITALS)) as pool:
-            list(pool.map(lambda name: host.flower("supernode", "register", f"/public/{name}.pub"), HOSPITALS))
+        host.register(*HOSPITALS)
         it.up(*HOSPITALS)
         yield it
         it.stop(*it.processes)
