@@ -30,11 +30,11 @@ demo: $(VENV)/.run ## Start a coordinator, three hospitals and both pages on thi
 	@$(BIN)/python bin/demo.py
 
 test deployments: export PYTHONDONTWRITEBYTECODE :=# each of their processes would compile everything anew
-test: $(VENV)/.dev ## Run the tests; PYTEST='-k compose' selects some
-	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(PYTEST)
+test: $(VENV)/.dev ## Run the tests that are quick; PYTEST='-k compose' selects some
+	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal -m "not slow" $(PYTEST)
 
-deployments: $(VENV)/.dev ## Run Flower's servers and real sites, Ray, the built wheel, and every command in docs/
-	@$(BIN)/python -m pytest -n 3 --dist worksteal -m deployments $(PYTEST)
+deployments: $(VENV)/.dev ## Run the slow tests: Flower's servers and real sites, Ray, the wheel, every command in docs/
+	@$(BIN)/python -m pytest -n 3 --dist worksteal -m "deployments or slow" $(PYTEST)
 
 containers: $(VENV)/.dev ## Build the image and try docker-compose.yml with the Docker engine, TORCH_INDEX as above
 	@TORCH_INDEX=$(TORCH_INDEX) $(BIN)/python -m pytest -m containers tests/deployment $(PYTEST)

@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from functools import cache
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -159,6 +160,7 @@ class Browser:
         return list(self.js(script))
 
 
+@cache
 def _axe() -> str:
     folder = os.environ.get("EDELWEISS_AXE", "")
     if not folder and (npm := shutil.which("npm")):

@@ -57,7 +57,8 @@ TARGETS = {
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave to other targets of make what is theirs."""
+    """Leave to other targets of make what is theirs, and begin with what takes longest: else the others wait for it."""
+    items.sort(key=lambda item: not item.get_closest_marker("deployments"))
     for mark, reason in TARGETS.items():
         if mark not in config.getoption("markexpr"):
             for item in items:

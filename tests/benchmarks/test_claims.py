@@ -74,6 +74,7 @@ def drawn(rng: np.random.Generator, cells: int, seeds: int, effect: float) -> li
     ]
 
 
+@pytest.mark.slow
 def test_where_nothing_differs_a_claim_seldom_shows_anything_whatever_the_number_of_its_comparisons() -> None:
     """Holm's promise: an error anywhere in the family in 5 % of families. One by one it would be 46 % of twelve."""
     rng, shown, alone = np.random.default_rng(0), 0, 0

@@ -12,6 +12,7 @@ from edelweiss.common import Value
 from edelweiss.server_app import simulate
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["codasca", "local-sgda", "fmgda"])
 def test_the_default_step_trains_at_one_percent(algorithm: str, tmp_path: Path) -> None:
     """Undivided by 4p(1-p), the loss gives 0.61 here: the step would be a twenty-fifth."""
@@ -21,6 +22,7 @@ def test_the_default_step_trains_at_one_percent(algorithm: str, tmp_path: Path) 
     assert simulate(RUN | DATA["clean"] | job | own).metrics[-1]["central"]["auroc"] >= 0.8
 
 
+@pytest.mark.slow
 def test_three_small_hospitals_arrive_by_default_and_with_a_shorter_step_after_more_rounds() -> None:
     """Eighty steps of a third of the default's length are too few; neither the data nor the method is what lacks."""
     short: dict[str, Value] = {"codasca.lr": 0.1}

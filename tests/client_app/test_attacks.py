@@ -40,6 +40,7 @@ ATTACKS: dict[str, tuple[Attack, int, int]] = {  # with the patients of the site
 """Each with nothing but messages that pass all checks of a hospital with the default rules."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ATTACKS)
 @pytest.mark.usefixtures("public_batches")
 def test_a_site_without_differential_privacy_gives_patients_away(name: str, tmp_path: Path) -> None:

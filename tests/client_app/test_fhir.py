@@ -292,6 +292,7 @@ def test_the_table_is_that_of_plain_python(site: Site) -> None:
     assert len(data.train) + len(data.held_out) == len(right)
 
 
+@pytest.mark.slow
 def test_fhir_and_omop_give_one_table(site: Site, tmp_path: Path) -> None:
     """The same persons, study file and query; observed from the first visit to the last, as OMOP's tables then say."""
     rows = tables(PERSONS, 8)
@@ -332,6 +333,7 @@ def test_the_page_has_a_study_file_that_runs(site: Site) -> None:
     assert table["glucose"].notna().any()
 
 
+@pytest.mark.slow
 def test_the_latest_of_a_day_is_the_latest_in_time_and_not_in_text(site: Site) -> None:
     small(site)
     assert site.extract() == 0
@@ -376,6 +378,7 @@ def approve(site: Site) -> Path:
 # ---------------------------------------------------------------------- what is recorded, and asked
 
 
+@pytest.mark.slow
 def test_a_preview_says_what_is_left_out_and_the_record_what_was_read(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -64,6 +64,7 @@ def test_it_looks_after_20_ms_while_there_is_work_and_then_ever_less_often_up_to
     assert waits[62] == SOON < waits[63] < 2 * SOON
 
 
+@pytest.mark.slow
 def test_between_runs_the_memory_of_the_gpu_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a run's last message; and where its end is never heard of, when another one begins."""
     emptied: list[str] = []

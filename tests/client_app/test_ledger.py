@@ -97,6 +97,7 @@ def test_the_same_question_is_paid_for_once_and_parts_have_a_budget_each(tmp_pat
 # ---------------------------------------------------------------------- killed, at once, full
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kill_at", [1, 7])
 def test_a_killed_process_has_answered_nothing_unpaid_and_the_next_goes_on(tmp_path: Path, kill_at: int) -> None:
     process = work(tmp_path, 0, kill_at)
@@ -125,6 +126,7 @@ def test_half_a_line_of_a_killed_process_is_dropped(tmp_path: Path) -> None:
     assert ledger(tmp_path).spent("training") == epsilon(2 * COST, 1e-5)
 
 
+@pytest.mark.slow
 def test_two_processes_at_once_share_one_budget(tmp_path: Path) -> None:
     both = [work(tmp_path, first) for first in (0, 1000)]
     answered = [process.communicate()[0].split() for process in both]

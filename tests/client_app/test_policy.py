@@ -98,6 +98,7 @@ def test_a_rule_that_would_be_ignored_is_a_mistake(tmp_path: Path, text: str, sa
     assert said in line
 
 
+@pytest.mark.slow
 @given(st.text(min_size=1, max_size=12))
 def test_no_table_but_one_of_a_known_name_is_passed_over(name: str) -> None:
     known = {"policy", *(f.alias or key for key, f in JoinConfig.model_fields.items())}

@@ -85,6 +85,7 @@ def hostile(algorithm: str) -> Iterator[tuple[str, dict[str, Value]]]:
     yield "", {"batch_size": 16, "local_steps": 2}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("algorithm", "problem"), RUNS, ids=lambda name: str(name))
 def test_no_batch_of_an_answer_is_over_few_patients(
     tmp_path: Path, left: list[list[set[int]]], algorithm: str, problem: str

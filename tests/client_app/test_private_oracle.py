@@ -103,6 +103,7 @@ def test_an_unknown_label_counts_nothing() -> None:
     alike(private(problem, samples).gradient(x), plain(problem, samples).gradient(x))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PRIVATE_PROBLEMS)
 @pytest.mark.parametrize("algorithm", sorted(set(ALGORITHMS)))
 def test_every_private_algorithm_does_what_it_does_without(algorithm: str, name: str) -> None:
@@ -271,6 +272,7 @@ def opened(noise: float, allowed: dict[Query, int], size: int = 3, secret: bytes
     return PrivateOracle(problem, samples, Patients(12), KeyedStream(secret), mechanism, allowed, size)
 
 
+@pytest.mark.slow
 def test_noise_has_the_size_that_is_accounted_for_and_lies_on_a_grid() -> None:
     oracle = opened(50.0, {Query(0.25): 400, Query(1.0): 1})
     x, y = moved(oracle.problem, 1)
@@ -284,6 +286,7 @@ def test_noise_has_the_size_that_is_accounted_for_and_lies_on_a_grid() -> None:
     assert torch.cat([gx, gy]).std() == pytest.approx(4.0 * 0.5 / 3, rel=0.3)
 
 
+@pytest.mark.slow
 def test_the_terms_of_a_best_y_have_four_times_the_noise() -> None:
     problem, samples, allowed = problem_of("auc"), samples_of(12), {Query(1.0, 1 / 16): 1}
     x, exact = problem.initial()["x"], private(problem, samples)

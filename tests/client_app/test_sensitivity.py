@@ -123,6 +123,7 @@ def test_no_query_of_an_algorithm(algorithm: str, values: list[float], patient: 
     assert sum(pair.asked for pair in opened) > 0
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(
     name=st.sampled_from(["auc", "bce", "robust", "fair", "auc-margin"]),

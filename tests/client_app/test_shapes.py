@@ -336,6 +336,7 @@ def test_the_shapes_are_those_that_are_written_here() -> None:
     assert all(SHAPES[name]["do"] for name in MENDS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
 def test_doctor_says_what_the_page_says_and_that_helps(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

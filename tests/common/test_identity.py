@@ -121,6 +121,7 @@ def test_each_has_a_name_of_its_own() -> None:
     assert len(set(found)) == len(found), [name for name in found if found.count(name) > 1]
 
 
+@pytest.mark.slow
 def test_names_are_the_same_in_each_process() -> None:
     """Where hashes of texts differ, and so the order of sets."""
     code = f"from {HERE} import names; print(*names(), sep=chr(10))"

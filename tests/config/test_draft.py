@@ -159,6 +159,7 @@ def test_a_table_of_words_without_names_is_refused(tmp_path: Path, line: str) ->
     assert not (tmp_path / "study.toml").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["csv.gz", "xlsx", "parquet", "dta", "sav", "xpt", "latin-1", "tabs"])
 def test_every_format_has_a_draft_that_reads_it(tmp_path: Path, kind: str) -> None:
     rows = [[*row, ("größe", "ja", "nein")[min(place, 1) * (1 + place % 2)]] for place, row in enumerate(table(""))]

@@ -178,6 +178,7 @@ def patients(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_table(tmp_path_factory.mktemp("own") / "data.csv", {**columns, OUTCOME: label})
 
 
+@pytest.mark.slow
 def test_a_label_with_commas_from_the_table_to_the_prediction(tmp_path: Path, patients: Path) -> None:
     keys = {
         "dataset": "table",

@@ -21,7 +21,7 @@ import yaml
 
 from edelweiss.common import Value, to_toml
 from edelweiss.lab.submission import REPO, Outcome, flower_environment, started
-from tests.deployment.processes import RUN_TIMEOUT, process_logs
+from tests.deployment.processes import RUN_TIMEOUT, UNDRAWN, process_logs
 
 COMPOSE = REPO / "docker-compose.yml"
 DEPLOYMENT = yaml.safe_load(COMPOSE.read_text(encoding="utf-8"))
@@ -209,6 +209,6 @@ class Host:
     def submitted(self, run_config: Mapping[str, Value]) -> subprocess.CompletedProcess[str]:
         """Submit a run; return what the command said, and its exit code."""
         settings = self.folder("submit", "/") / "run.toml"
-        settings.write_text(to_toml(run_config), encoding="utf-8")
+        settings.write_text(to_toml(UNDRAWN | dict(run_config)), encoding="utf-8")
         command = [*(self.here("submit", word) for word in SERVICES["submit"]["entrypoint"]), str(settings)]
         return subprocess.run(command, env=self.environment("submit"), capture_output=True, text=True)

@@ -29,6 +29,7 @@ from edelweiss.lab.submission import REPO, Outcome, flower_environment, started,
 
 RUN_TIMEOUT = 240.0
 PATIENCE = 180.0  # seconds that one step may take where several tests share a processor
+UNDRAWN: dict[str, Value] = {"report": False}  # of runs that say nothing else: pictures cost seconds of each
 LOG_TAIL = 6000  # characters of each process's log that a failed run shows
 
 
@@ -42,7 +43,7 @@ class Federation:
 
     def submit(self, run_config: Mapping[str, Value], timeout: float = RUN_TIMEOUT) -> Outcome:
         """Run one job to its end; the log of a run that failed holds the processes' own logs as well."""
-        outcome = submit(self.home, self.environment, run_config, timeout=timeout)
+        outcome = submit(self.home, self.environment, UNDRAWN | dict(run_config), timeout=timeout)
         return outcome if outcome.ok else replace(outcome, log=outcome.log + process_logs(self.home))
 
 
@@ -128,7 +129,7 @@ def followed(
 def simulate(folder: Path, run_config: Mapping[str, Value], supernodes: int, timeout: float = RUN_TIMEOUT) -> Outcome:
     """Run one job in Flower's simulation as `make run` does, through bin/run.py."""
     settings = folder / "simulate.toml"
-    settings.write_text(to_toml(run_config), encoding="utf-8")
+    settings.write_text(to_toml(UNDRAWN | dict(run_config)), encoding="utf-8")
     command = [sys.executable, str(REPO / "bin" / "run.py"), "--supernodes", str(supernodes)]
     command += ["--run-config", str(settings)]
     try:

@@ -119,6 +119,7 @@ def test_every_secret_is_one_that_make_certs_makes(certificates: Path) -> None:
         assert made.suffix in (".crt", ".pub") or made.stat().st_mode & 0o077 == 0, f"others can read {made.name}"
 
 
+@pytest.mark.slow
 def test_the_certificate_is_signed_again_for_a_new_host_by_the_same_authority(tmp_path: Path) -> None:
     """Nothing else changes, names that it has are kept, and without the authority's key the script says so."""
     assert "superlink.crt is for" in make_certificates(tmp_path)

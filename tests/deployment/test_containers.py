@@ -200,16 +200,19 @@ def test_a_hospital_reaches_the_coordinator_and_nothing_else(engine: Engine, nam
 
 
 PROBE = """
-    import socket, sys
-    for target in sys.argv[1:]:
+    import concurrent.futures, socket, sys
+    def found(target):
         host, _, port = target.rpartition(":")
         try:
             socket.create_connection((host, int(port)), timeout=2)
-            print(target, "reached")
+            return "reached"
         except ConnectionRefusedError:
-            print(target, "refused")
+            return "refused"
         except OSError:  # no such name, no route, no answer
-            print(target, "away")
+            return "away"
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        for target, how in zip(sys.argv[1:], pool.map(found, sys.argv[1:])):
+            print(target, how)
 """
 
 

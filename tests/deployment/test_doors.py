@@ -170,16 +170,16 @@ def test_the_port_for_jobs_is_the_operators_alone(host: Host, certificates: Path
 
 
 def test_a_site_joins_a_superlink_of_a_newer_flower(tmp_path: Path) -> None:
-    """Of 1.42, in an environment of its own; its gRPC server for sites stands behind a variable."""
-    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)
-    pip = [str(tmp_path / "venv" / "bin" / "python"), "-m", "pip", "install", "--quiet", "flwr==1.42.0"]
+    """Of 1.42, over the libraries that are here; its gRPC server for sites stands behind a variable."""
+    newer = tmp_path / "newer"
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(newer), "flwr==1.42.0"]
     if (installed := subprocess.run(pip, capture_output=True, text=True)).returncode:
         pytest.skip(f"flwr 1.42.0 cannot be installed here: {installed.stderr.strip().splitlines()[-1]}")
     fleet, control = free_port(), free_port()
-    command = [str(tmp_path / "venv" / "bin" / "flower-superlink"), "--insecure", "--isolation=process"]
+    command = [str(newer / "bin" / "flower-superlink"), "--insecure", "--isolation=process"]
     command += ["--host=127.0.0.1", f"--port={control}", "--fleet-api-type=grpc-rere"]
     command += [f"--fleet-api-address=127.0.0.1:{fleet}"]
-    environment = flower_environment(tmp_path) | {"FLWR_INTERNAL_GRPC_FLEET_API": "1"}
+    environment = flower_environment(tmp_path) | {"FLWR_INTERNAL_GRPC_FLEET_API": "1", "PYTHONPATH": str(newer)}
     said: list[str] = []
     with (tmp_path / "log").open("w") as log, started(command, environment, stdout=log, stderr=log):
         until(lambda: "Uvicorn running" in (tmp_path / "log").read_text(), (tmp_path / "log").read_text)

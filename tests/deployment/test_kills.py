@@ -24,7 +24,7 @@ from edelweiss.common import Value, with_resumed
 from edelweiss.config import RunConfig
 from edelweiss.lab.submission import Outcome
 from tests.deployment.host import HOSPITALS, START_TIMEOUT, Host, answered, wait_until
-from tests.deployment.processes import RUN_TIMEOUT, process_logs, until, untimed
+from tests.deployment.processes import RUN_TIMEOUT, process_logs, untimed
 from tests.server_app.sites import run_at, table, with_secret, write_table
 
 MOMENTS = int(os.environ.get("EDELWEISS_KILLS", "0"))
@@ -130,24 +130,6 @@ def test_a_random_moment(seed: int, tmp_path: Path, certificates: Path) -> None:
     blow = signal.SIGSTOP if random.integers(2) else signal.SIGKILL
     answers, moment = int(random.integers(1, ROUNDS)), random.uniform(0, 0.5)  # so many, and so many seconds
     struck(tmp_path, certificates, victim, blow, answers, moment)
-
-
-def test_a_serverapp_that_is_killed_is_lost_and_everybody_is_told(tmp_path: Path, certificates: Path) -> None:
-    for number, name in enumerate(HOSPITALS):
-        write_table(tmp_path / name / "data", *table(200, number))
-    with ExitStack() as stack:
-        federation = Federation(tmp_path, certificates, stack)
-        run = stack.enter_context(ThreadPoolExecutor(1)).submit(federation.host.submitted, JOB | {"run-name": "it"})
-        until(lambda: answered(federation.host, HOSPITALS[0]) >= 3 or run.done(), lambda: process_logs(tmp_path))
-        os.kill(federation.pid("serverapp") or 0, signal.SIGKILL)
-        status = federation.results / "status.json"
-        until(lambda: json.loads(status.read_text())["status"] == "lost", lambda: status.read_text())
-        done = run.result()
-        assert done.returncode == 4, done.stdout + done.stderr + process_logs(tmp_path)
-        assert "SIGKILL" in done.stderr
-        again = federation.host.submitted(with_resumed({"resume": str(federation.results)}))
-        assert again.returncode == 0, again.stdout + again.stderr
-        assert json.loads(status.read_text())["status"] == "complete"
 
 
 def test_who_submitted_hears_of_the_end_though_the_superlink_was_killed(tmp_path: Path, certificates: Path) -> None:

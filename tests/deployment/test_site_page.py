@@ -105,8 +105,7 @@ def test_runs_like_one_are_approved_in_advance_by_keyboard_and_withdrawn(opened:
     assert "withdrawn" in window.text()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [360, 1440])
+@pytest.mark.parametrize(("width", "scheme"), [(360, "light"), (1440, "dark")])
 def test_every_page_is_readable_and_accessible(opened: tuple[SitePage, Browser], width: int, scheme: str) -> None:
     page, window = opened
     page.note("33", terms=TERMS)

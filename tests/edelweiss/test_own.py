@@ -101,6 +101,7 @@ def test_the_algorithm_is_what_its_code_says(run: ew.Run, mine: Any, folder: Pat
     assert not np.allclose(pulled.arrays["x"], average.arrays["x"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 2])
 def test_worker_processes_have_the_classes(run: ew.Run, mine: Any, folder: Path, threads: int) -> None:
     # With one thread they are forks; with two they are fresh processes, and are told.
@@ -108,6 +109,7 @@ def test_worker_processes_have_the_classes(run: ew.Run, mine: Any, folder: Path,
     assert np.allclose(other.arrays["x"], run.arrays["x"], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_script_and_a_notebook_may_define_what_fresh_processes_need(folder: Path) -> None:
     code = """
 import sys
@@ -161,6 +163,7 @@ def test_what_differs_by_its_arguments_is_told_apart(mine: Any, folder: Path) ->
         assert len(ew.load_run(run.folder).predict(np.zeros((3, 6), np.float32))) == 3
 
 
+@pytest.mark.slow
 def test_a_stopped_run_goes_on_in_a_fresh_process_that_is_given_the_classes_again(
     run: ew.Run, mine: Any, folder: Path
 ) -> None:
@@ -273,6 +276,7 @@ def test_what_is_none_of_its_kind_is_refused(arguments: dict[str, Any], mine: An
         ew.simulate(**{"algorithm": "fedavg", "problem": "bce", **arguments}, **QUICK)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "model",
     [
@@ -310,6 +314,7 @@ def test_a_class_without_a_name_is_called_as_itself_and_not_as_its_parent() -> N
     assert (MyAUCLoss.name, FedAvgTwice.name) == ("my-aucloss", "fed-avg-twice")
 
 
+@pytest.mark.slow
 def test_a_sweep_compares_and_tunes_ones_own(mine: Any, folder: Path) -> None:
     study = {
         "base": {"problem": "bce", "rounds": 1, "local_steps": 1},
@@ -323,6 +328,7 @@ def test_a_sweep_compares_and_tunes_ones_own(mine: Any, folder: Path) -> None:
     assert (folder / "sweep" / "winner.toml").exists()
 
 
+@pytest.mark.slow
 def test_recipes_are_recommended_for_ones_own(mine: Any, folder: Path) -> None:
     how = {"draws": 1, "seeds": 2, "jobs": 1}
     found = ew.recommend(mine.hospitals, model=mine.Net, to=folder / "found", rounds=1, local_steps=1, **how)

@@ -63,6 +63,7 @@ def test_few_bins_say_nearly_the_average_precision_of_the_scores(auroc: float) -
     assert noised._precision(p, n) == pytest.approx(Scores.normal(auroc).truth()["auprc"], abs=0.01)
 
 
+@pytest.mark.slow
 def test_sites_of_other_scales_add_up() -> None:
     random, noise = np.random.default_rng(1), noise_for({Query(1.0): 1}, 3.0, DELTA)
     hits = {"auroc": 0, "auprc": 0}

@@ -74,6 +74,7 @@ def is_one_line(said: str | None) -> None:
     assert "own log" not in said, "an exception that nobody foresaw"
 
 
+@pytest.mark.slow
 @few
 @given(case=TO_A_SITE)
 def test_a_site_refuses_a_message_with_one_thing_wrong_and_writes_nothing(case: Case) -> None:

@@ -27,6 +27,8 @@ from edelweiss.server_app.run_notes import ACTS, WARNINGS, RunWarnings, note_act
 from edelweiss.web import Accounts
 from tests.server_app.sites import saddle_job
 
+pytestmark = pytest.mark.slow
+
 NASTY = "a<script>alert(1)</script>"
 PATIENCE = 60.0
 

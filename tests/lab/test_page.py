@@ -202,6 +202,7 @@ def test_a_damaged_folder_is_named_and_left_as_it_is(tmp_path: Path, file: str, 
     assert sorted(path.name for path in folder.iterdir()) == before
 
 
+@pytest.mark.slow
 def test_a_report_is_written_from_evidence_of_version_1(folder: Path, tmp_path: Path) -> None:
     """An operating point said ``told`` there where it says ``measure`` now."""
     old = shutil.copytree(folder, tmp_path / "run")
@@ -245,6 +246,7 @@ def test_the_command_writes_it_again_with_each_picture(
     assert lines(capsys.readouterr().err, "config.toml")
 
 
+@pytest.mark.slow
 def test_what_the_environment_says_of_pictures_costs_no_report(tmp_path: Path) -> None:
     """Matplotlib reads it when it is imported, so that takes a process of its own."""
     folder = simulate(saddle_job(tmp_path, report=False)).folder

@@ -44,6 +44,7 @@ def test_a_run_adds_the_noise_that_the_plan_says(tmp_path: Path) -> None:
         assert row["tight"] == pytest.approx(site["tight-epsilon"], abs=1e-3)
 
 
+@pytest.mark.slow
 def test_noise_for_an_epsilon_costs_that_epsilon_and_a_larger_site_needs_less() -> None:
     planned = rows(RUN, [200, 2000])
     assert [(row["patients"], round(row["epsilon"])) for row in planned] == [

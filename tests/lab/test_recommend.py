@@ -44,6 +44,7 @@ def recommended(folder: Path, **more: Any) -> tuple[Comparison, tuple[str, str]]
     return comparison, (str(winner["algorithm"]), str(winner["problem"]))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("forked")
 def test_recipes_have_equal_draws_and_are_compared_at_other_seeds(tmp_path: Path) -> None:
     comparison, winner = recommended(tmp_path / "found", rounds=3, draws=2)
@@ -60,6 +61,7 @@ def test_recipes_have_equal_draws_and_are_compared_at_other_seeds(tmp_path: Path
     assert winner == TWO_CLASSES.recipes[0] or max(signs) > 0, "cross-entropy, unless another is shown to be better"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("forked")
 def test_the_winner_is_shown_to_be_better(tmp_path: Path) -> None:
     """Weight decay keeps the models of two recipes at nothing, so the losses of the two others are lower."""

@@ -458,6 +458,7 @@ def test_a_metric_that_is_defined_in_no_run_chooses_nothing_and_that_is_told(fil
     assert "not defined in any of these runs, and the smallest step size was taken: codasca" in told
 
 
+@pytest.mark.slow
 def test_the_counter_never_runs_backwards_and_compare_takes_what_a_sweep_left(
     file: Path, forked: None, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -26,6 +26,7 @@ def test_of_each_problem(name: str, model: str) -> None:
     compare(name, model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", sorted(SHAPES))
 def test_of_each_network(model: str) -> None:
     compare("auc", model)

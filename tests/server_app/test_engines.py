@@ -91,14 +91,6 @@ def test_two_workers(reference: Path) -> None:
     assert_same_bits(reference, reference.parent / "local-2")
 
 
-@pytest.mark.deployments
-@pytest.mark.usefixtures("nothing_runs_on")
-def test_the_flower_simulation(reference: Path, tmp_path: Path) -> None:
-    outcome = processes.simulate(tmp_path, auc_job(reference.parent, "simulation"), SITES)
-    assert outcome.ok, outcome.log
-    assert_same_bits(reference, reference.parent / "simulation")
-
-
 NODES = """
 import ray, ray._private.state as state
 ray.init(log_to_driver=False)
@@ -138,22 +130,12 @@ def test_the_flower_simulation_on_two_nodes_of_ray(reference: Path, tmp_path: Pa
 
 @pytest.mark.deployments
 @pytest.mark.usefixtures("nothing_runs_on")
-def test_training_images_are_changed_alike_in_the_flower_simulation(tmp_path: Path) -> None:
-    changed: dict[str, Value] = {"augment-flip": True, "augment-rotate": 20.0, "augment-brightness": 0.3}
-    changed |= {"dataset": "digits", "init-from": "", "init-head": "keep"}
-    reference = simulate(auc_job(tmp_path, "local", workers=1) | changed).folder
-    outcome = processes.simulate(tmp_path, auc_job(tmp_path, "simulation") | changed, SITES)
-    assert outcome.ok, outcome.log
-    assert_same_bits(reference, tmp_path / "simulation")
-
-
-@pytest.mark.deployments
-@pytest.mark.usefixtures("nothing_runs_on")
-def test_rounding_errors_are_fed_back_alike_in_the_flower_simulation(tmp_path: Path) -> None:
-    rounded: dict[str, Value] = {"wire": "bf16", "wire-estimators": "int8", "rounds": 4}
-    rounded |= {"init-from": "", "init-head": "keep"}
-    reference = simulate(auc_job(tmp_path, "local", workers=1) | rounded).folder
-    outcome = processes.simulate(tmp_path, auc_job(tmp_path, "simulation") | rounded, SITES)
+def test_images_are_changed_and_rounding_errors_fed_back_alike_in_the_flower_simulation(tmp_path: Path) -> None:
+    both: dict[str, Value] = {"augment-flip": True, "augment-rotate": 20.0, "augment-brightness": 0.3}
+    both |= {"dataset": "digits", "init-from": "", "init-head": "keep"}
+    both |= {"wire": "bf16", "wire-estimators": "int8", "rounds": 4}
+    reference = simulate(auc_job(tmp_path, "local", workers=1) | both).folder
+    outcome = processes.simulate(tmp_path, auc_job(tmp_path, "simulation") | both, SITES)
     assert outcome.ok, outcome.log
     assert_same_bits(reference, tmp_path / "simulation")
 
@@ -166,41 +148,48 @@ def test_the_local_engine_inside_flwr_run(reference: Path, tmp_path: Path) -> No
     assert_same_bits(reference, reference.parent / "inside")
 
 
+@pytest.fixture(scope="module")
+def private(reference: Path) -> dict[str, Value]:
+    """What makes the job a private one, which the local engine has run, too.
+
+    Sites with equal secrets, as simulated ones have, give equal answers: samples, noise and what they remember. FGDA
+    asks for differences of gradients and remembers the point before.
+    """
+    keys: dict[str, Value] = {"dp.epsilon": 8.0, "dp.delta": 1e-3, "init-from": "", "init-head": "keep"}
+    keys["algorithm"] = "fgda"
+    simulate(auc_job(reference.parent, "private-1", workers=1) | keys)
+    return keys
+
+
+@pytest.mark.slow
+def test_noise_of_two_workers(reference: Path, private: dict[str, Value]) -> None:
+    simulate(auc_job(reference.parent, "private-2", workers=2) | private)
+    assert_same_bits(reference.parent / "private-1", reference.parent / "private-2")
+
+
 @pytest.mark.deployments
 @pytest.mark.usefixtures("nothing_runs_on")
-def test_a_flower_deployment(reference: Path, tmp_path: Path) -> None:
-    deploy(tmp_path, auc_job(reference.parent, "deployment"))
-    assert_same_bits(reference, reference.parent / "deployment")
-    # A site forgets a run at its end.
-    assert [path for k in range(SITES) for path in (tmp_path / f"state-{k}").rglob("*.safetensors")] == []
+def test_noise_in_the_flower_simulation(reference: Path, private: dict[str, Value], tmp_path: Path) -> None:
+    outcome = processes.simulate(tmp_path, auc_job(reference.parent, "private-simulation") | private, SITES)
+    assert outcome.ok, outcome.log
+    assert_same_bits(reference.parent / "private-1", reference.parent / "private-simulation")
 
 
-def deploy(folder: Path, job: dict[str, Value]) -> None:
-    """Run a job at two sites of our own process, and a third that is Flower's SuperNode."""
+@pytest.mark.deployments
+@pytest.mark.usefixtures("nothing_runs_on")
+def test_a_flower_deployment_and_its_noise(reference: Path, private: dict[str, Value], tmp_path: Path) -> None:
+    """At two sites of our own process, and a third that is Flower's SuperNode."""
     nodes: list[dict[str, Value]] = [{"partition-id": k, "num-partitions": SITES} for k in (2, 0, 1)]
     for k, node in enumerate(nodes):
-        node["state-dir"] = str(folder / f"state-{k}")
-    with processes.deployment(folder, nodes, supernodes=[2]) as federation:
-        outcome = federation.submit(job)
-        assert outcome.ok, outcome.log
-
-
-@pytest.mark.deployments
-@pytest.mark.usefixtures("nothing_runs_on")
-def test_noise_is_the_same_on_all_engines(tmp_path: Path) -> None:
-    """Sites with equal secrets, as simulated ones have, give equal answers: samples, noise and what they remember.
-
-    FGDA asks for differences of gradients and remembers the point before.
-    """
-    private: dict[str, Value] = {"dp.epsilon": 8.0, "dp.delta": 1e-3, "init-from": "", "init-head": "keep"}
-    private["algorithm"] = "fgda"
-    reference = simulate(auc_job(tmp_path, "one", workers=1) | private).folder
-    simulate(auc_job(tmp_path, "two", workers=2) | private)
-    outcome = processes.simulate(tmp_path, auc_job(tmp_path, "simulation") | private, SITES)
-    assert outcome.ok, outcome.log
-    deploy(tmp_path, auc_job(tmp_path, "deployment") | private)
-    for name in ("two", "simulation", "deployment"):
-        assert_same_bits(reference, tmp_path / name)
+        node["state-dir"] = str(tmp_path / f"state-{k}")
+    with processes.deployment(tmp_path, nodes, supernodes=[2]) as federation:
+        for name, keys in (("deployment", {}), ("private-deployment", private)):
+            outcome = federation.submit(auc_job(reference.parent, name) | keys)
+            assert outcome.ok, outcome.log
+    assert_same_bits(reference, reference.parent / "deployment")
+    assert_same_bits(reference.parent / "private-1", reference.parent / "private-deployment")
+    # A site forgets a run at its end.
+    assert [path for k in range(SITES) for path in (tmp_path / f"state-{k}").rglob("*.safetensors")] == []
 
 
 @pytest.mark.slow

@@ -184,6 +184,7 @@ def test_hospitals_tell_of_groups_and_the_file_says_so(
     assert found["pooled"]["auroc"]["value"] == pytest.approx(delong(labels, scores)[0][0], abs=0.05)
 
 
+@pytest.mark.slow
 def test_of_groups_no_digit_is_shown_anywhere_that_is_not_known(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], evidence: None, curves: None, public_batches: None
 ) -> None:

@@ -32,6 +32,7 @@ def killed(tmp_path: Path, name: str) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_killed_run_is_lost_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = killed(tmp_path, "it")
     assert json.loads((folder / "status.json").read_text())["status"] == "running", "nobody has looked yet"

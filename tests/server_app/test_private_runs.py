@@ -113,6 +113,7 @@ def test_private_clients_are_taken_one_by_one_in_a_run_with_stacks(tmp_path: Pat
     assert [line["round"] for line in run_of(tmp_path, stack=2).metrics] == [1, 2]
 
 
+@pytest.mark.slow
 def test_another_clip_or_seed_is_another_question(tmp_path: Path) -> None:
     ends = [
         run_of(tmp_path / str(place), rounds=1, **keys).arrays["x"]
@@ -200,6 +201,7 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return reported(tmp_path_factory.mktemp("judged"), **keys)
 
 
+@pytest.mark.slow
 def test_evidence_under_noise_is_wherever_a_reader_looks(judged: Any) -> None:
     folder, noised = Path(judged.folder), judged.metrics[-1]["noised"]
     evidence = load_run(folder).evidence

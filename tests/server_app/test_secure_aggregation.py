@@ -112,6 +112,7 @@ OWN: dict[str, dict[str, Value]] = {"fedbn": {"model": "mlp-bn", "bn": "local"},
 OWN |= {key: {"maml.ways": 2, "maml.queries": 2} for key in ("local-scgd", "local-scgdm")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [name for name, one in sorted(ALGORITHMS.items()) if one.messages.sums])
 def test_masked_and_simulated_runs_are_the_same_to_the_bit(study: Study, algorithm: str) -> None:
     own = {key.replace("-", "_"): value for key, value in OWN.get(algorithm, {}).items()}

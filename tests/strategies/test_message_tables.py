@@ -116,6 +116,7 @@ def forgetting(name: str, noted: Seen) -> type[FederatedStrategy]:
     return type(algorithm.__name__, (algorithm,), {"local_update": local_update, "name": name})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_what_is_declared_is_sent_and_kept_and_nothing_else(
     name: str, tmp_path: Path, seen: Seen, monkeypatch: pytest.MonkeyPatch
