@@ -123,7 +123,7 @@ def test_a_damaged_log_and_damaged_records_are_errors_with_the_way_out(tmp_path:
         assert [text for text in errors if all(word in text for word in words)], words
 
 
-SHAPES = {"wide": (2000, 4000, 0), "long": (250_000, 32, 0), "words": (40_000, 10, 40)}  # rows, numbers, categories
+SHAPES = {"wide": (1200, 4000, 0), "long": (150_000, 32, 0), "words": (25_000, 10, 40)}  # rows, numbers, categories
 WORDS = ("emergency", "intensive care", "surgery", "other")
 
 

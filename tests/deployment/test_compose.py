@@ -1,45 +1,28 @@
-"""docker-compose.yml: it is valid, it is strict, and its own commands make a federation that trains, come what may."""
+"""docker-compose.yml: it is valid and strict. That its services train: test_containers.py, and others here."""
 
 from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
 
-import numpy as np
 import pytest
 from cryptography.x509 import Certificate, SubjectAlternativeName, load_pem_x509_certificate
-from safetensors.numpy import load_file
 
 from bin.run import REPO
-from edelweiss.client_app.audit import Audit
 from edelweiss.client_app.connection import read_certificate, read_key
-from edelweiss.common import Value
-from edelweiss.config import RunConfig
 from edelweiss.lab.submission import app_table
 from tests.deployment.host import (
     COMPOSE,
     DEPLOYMENT,
     HOSPITALS,
     SERVICES,
-    START_TIMEOUT,
     Host,
-    answered,
     make_certificates,
-    node_id,
-    wait_until,
 )
-from tests.deployment.processes import process_logs, untimed
-from tests.server_app.sites import run_at, table, with_secret, write_table
-
-SECRET = "0badc0de" * 8
-ROUNDS = 2
 
 
 @pytest.mark.slow
@@ -204,61 +187,3 @@ def test_what_the_superlink_remembers_is_for_its_own_user_only(tmp_path: Path, c
         files = [path for path in host.folder("superlink", "/state").rglob("*") if path.is_file()]
         assert "superlink.db" in {path.name for path in files}
         assert [path.name for path in files if path.stat().st_mode & 0o077] == []
-
-
-@pytest.mark.deployments
-def test_the_services_train_together_though_one_is_stopped_between_two_rounds(
-    tmp_path: Path, certificates: Path
-) -> None:
-    """Its memory is on its disk, its key makes it the same hospital: the run ends with the numbers of a quiet one.
-
-    The round after which it is stopped stays open while it is gone, because another hospital is held up.
-    """
-    run_config: dict[str, Value] = {"algorithm": "deprl", "problem": "auc", "dataset": "site", "model": "mlp"}
-    run_config |= {"hidden": 8, "sites": len(HOSPITALS), "rounds": ROUNDS, "local-steps": 3}
-    run_config |= {"workers": 1, "device": "cpu"}
-    victim, other, *_ = HOSPITALS
-    for seed, name in enumerate(HOSPITALS):
-        write_table(tmp_path / name / "data", *table(200, seed))
-    nodes = [with_secret(name, tmp_path / name / "data", tmp_path / f"quiet-{name}", SECRET) for name in HOSPITALS]
-    quiet = run_at(RunConfig.parse(run_config | {"runs-dir": str(tmp_path / "quiet")}), nodes)
-
-    with ExitStack() as stack:
-        host = Host(tmp_path, certificates)
-        for name in HOSPITALS:
-            with_secret(name, tmp_path / name / "data", host.folder(name, "/state"), SECRET)
-        processes = host.federation(stack)
-
-        run = stack.enter_context(ThreadPoolExecutor(1)).submit(host.submit, run_config)
-        wait_until(run, lambda: answered(host, other) > 0)
-        os.kill(processes[other].pid, signal.SIGSTOP)
-        try:
-            wait_until(run, lambda: answered(host, victim) > answered(host, other))
-            identity = node_id(host, victim)
-            # After a SIGKILL the SuperLink would take it for alive, and refuse a second one, for a minute.
-            processes[victim].terminate()
-            processes[victim].wait(timeout=START_TIMEOUT)
-            assert list(host.folder(victim, "/state").rglob("*.safetensors")), "it has something to lose"
-            processes[victim] = stack.enter_context(host.up(victim))
-            wait_until(run, lambda: node_id(host, victim) is not None)
-        finally:
-            os.kill(processes[other].pid, signal.SIGCONT)
-        outcome = run.result()
-        for process in processes.values():  # all at once: each takes seconds
-            process.terminate()
-
-    assert outcome.ok, f"{outcome.status}: {outcome.details}\n{outcome.log}{process_logs(tmp_path)}"
-    assert node_id(host, victim) == identity
-    assert 0 < answered(host, victim) < answered(host, other), "the new process did the rest"
-    (folder,) = host.folder("serverapp", "/results").glob("runs/*")
-    assert untimed(folder) == untimed(quiet.folder)
-    for name in HOSPITALS:
-        lines = [line for _, line in Audit(host.folder(name, "/state")).lines() if line["way"] in ("in", "out")]
-        messages = answered(host, other)  # of the victim, one more if an answer was lost with it, and asked for again
-        assert len(lines) in (2 * messages, 2 * (messages + (name == victim))), "the log is whole, and of all messages"
-        places = host.folder(name, "/state"), tmp_path / f"quiet-{name}"
-        files = [sorted(place.rglob("*.safetensors")) for place in places]
-        assert [len(found) for found in files] == [1, 1], "the model of its own, and no memory"
-        for kept, expected in zip(*files, strict=True):
-            models = load_file(kept), load_file(expected)
-            assert all(np.array_equal(models[0][key], models[1][key]) for key in models[1])
