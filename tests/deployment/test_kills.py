@@ -78,10 +78,12 @@ class Federation:
         return int(json.loads(status.read_text())["process"]) if status.exists() else None
 
 
-def struck(
-    folder: Path, certificates: Path, victim: str, blow: signal.Signals, answers: int, moment: float
-) -> list[Outcome]:
-    """Strike after so many answers and seconds; return what who submitted the run was told, until it was complete.
+Blow = tuple[str, signal.Signals, int, float]
+"""Whom it hits, how, and after how many answers and seconds."""
+
+
+def struck(folder: Path, certificates: Path, *blows: Blow) -> list[Outcome]:
+    """Strike a run; return what who submitted it was told, each time, until it was complete.
 
     Asserts that the run came to what it comes to undisturbed.
     """
@@ -93,26 +95,29 @@ def struck(
     with ExitStack() as stack:
         federation = Federation(folder, certificates, stack)
         pool = stack.enter_context(ThreadPoolExecutor(1))
-        run = pool.submit(federation.submit)
-        wait_until(run, lambda: answered(federation.host, HOSPITALS[0]) >= answers, PATIENCE)
-        time.sleep(moment)
-        if pid := federation.pid(victim):
-            with suppress(ProcessLookupError):  # the run was over before
-                os.kill(pid, blow)
-                if blow == signal.SIGSTOP:
-                    time.sleep(HELD_UP)
-                    os.kill(pid, signal.SIGCONT)
-                elif victim != "serverapp":  # of which only the run's own process was killed
-                    federation.processes[victim].wait(timeout=START_TIMEOUT)
-                    federation.start(*federation.processes)
-        said = [outcome := run.result()]
+        said: list[Outcome] = []
+        for number, (victim, blow, answers, moment) in enumerate(blows):
+            run = pool.submit(federation.submit)
+            wait_until(run, lambda most=answers: answered(federation.host, HOSPITALS[0]) >= most, PATIENCE)  # type: ignore[misc]
+            time.sleep(moment)
+            if pid := federation.pid(victim):
+                with suppress(ProcessLookupError):  # the run was over before
+                    os.kill(pid, blow)
+                    if blow == signal.SIGSTOP:
+                        time.sleep(HELD_UP)
+                        os.kill(pid, signal.SIGCONT)
+                    elif victim != "serverapp":  # of which only the run's own process was killed
+                        federation.processes[victim].wait(timeout=START_TIMEOUT)
+                        federation.start(*federation.processes)
+            said.append(outcome := run.result())
+            assert number + 1 == len(blows) or not outcome.ok, outcome.log
         while not outcome.ok and len(said) < TRIES:
             assert outcome.why
             federation.start(*federation.processes)
             said.append(outcome := federation.submit())
         for process in federation.processes.values():
             process.terminate()
-    about = f"{victim}, {blow.name} after {answers} answers and {moment:.2f} s: {[each.why for each in said[:-1]]}"
+    about = f"{blows}: {[each.why for each in said[:-1]]}"
     print(about)
     assert outcome.ok, f"{about}\n{outcome.log}{process_logs(folder)}"
     assert untimed(federation.results) == untimed(quiet), about
@@ -129,10 +134,15 @@ def test_a_random_moment(seed: int, tmp_path: Path, certificates: Path) -> None:
     victim = str(random.choice([*HOSPITALS, *["serverapp", "superlink"] * 2]))
     blow = signal.SIGSTOP if random.integers(2) else signal.SIGKILL
     answers, moment = int(random.integers(1, ROUNDS)), random.uniform(0, 0.5)  # so many, and so many seconds
-    struck(tmp_path, certificates, victim, blow, answers, moment)
+    struck(tmp_path, certificates, (victim, blow, answers, moment))
 
 
-def test_who_submitted_hears_of_the_end_though_the_superlink_was_killed(tmp_path: Path, certificates: Path) -> None:
+def test_who_submitted_hears_of_the_end_though_the_coordinator_and_then_the_superlink_was_killed(
+    tmp_path: Path, certificates: Path
+) -> None:
     """The log ends with the SuperLink; the run goes on when that is back, or fails, says so, and is resumed."""
-    *_, outcome = struck(tmp_path, certificates, "superlink", signal.SIGKILL, 5, 0.1)
+    coordinator, superlink = ("serverapp", signal.SIGKILL, 3, 0.0), ("superlink", signal.SIGKILL, 12, 0.1)
+    lost, *_, outcome = struck(tmp_path, certificates, coordinator, superlink)
+    assert "the run is lost" in lost.details
+    assert "SIGKILL" in lost.details
     assert f"round {ROUNDS}/{ROUNDS}" in outcome.log

@@ -62,12 +62,8 @@ def test_hospitals_pay_from_their_budgets_and_end_when_these_are_spent(tmp_path:
         assert model("first") == model("second")
         assert {name: ledger(name) for name in NAMES} == paid
 
-        for keys, said in (
-            ({"seed": 1, "dp.epsilon": 3.0}, "at most dp.epsilon"),
-            ({"dp.epsilon": 0.0, "dp.delta": 1e-5}, "has a privacy budget"),
-        ):
-            outcome = running.submit(job | keys | {"run-name": "refused"})
-            assert not outcome.ok
-            assert said in outcome.log, outcome.log
-            assert "Traceback" not in outcome.log
+        outcome = running.submit(job | {"seed": 1, "dp.epsilon": 3.0, "run-name": "refused"})
+        assert not outcome.ok
+        assert "at most dp.epsilon" in outcome.log, outcome.log
+        assert "Traceback" not in outcome.log
         assert {name: ledger(name) for name in NAMES} == paid

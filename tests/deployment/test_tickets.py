@@ -11,7 +11,7 @@ import pytest
 
 from edelweiss.common.overrides import toml_value
 from edelweiss.lab.submission import REPO, stage
-from edelweiss.server_app.tickets import EXECUTOR_KEY, STUDY_KEYS
+from edelweiss.server_app.tickets import EXECUTOR_KEY
 from tests.deployment.host import Host
 from tests.deployment.processes import RUN_TIMEOUT, Federation, deployment, process_logs
 from tests.server_app.studies import Study
@@ -47,13 +47,6 @@ def test_hospitals_and_their_coordinator_take_signed_runs_only(tmp_path: Path, m
         code, said = submitted(running, *stranger, **job, run_name="stranger")
         assert code == 1
         assert "no study key that is pinned here" in said
-    (others := tmp_path / "others").mkdir()
-    monkeypatch.setenv(STUDY_KEYS, study.digits("study.key"))
-    with deployment(others, []) as running:  # an executor that demands a ticket runs nothing without
-        code, said = submitted(running, **job, run_name="demanded")
-        assert code == 1
-        assert "ticket is missing" in said
-        assert not (tmp_path / "runs" / "demanded").exists()
 
 
 def test_the_executor_runs_no_code_of_a_bundle(tmp_path: Path, certificates: Path) -> None:

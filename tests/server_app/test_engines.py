@@ -161,7 +161,7 @@ def private(reference: Path) -> dict[str, Value]:
     return keys
 
 
-@pytest.mark.slow
+@pytest.mark.deployments  # among which alone each has the randomness of this release
 def test_noise_of_two_workers(reference: Path, private: dict[str, Value]) -> None:
     simulate(auc_job(reference.parent, "private-2", workers=2) | private)
     assert_same_bits(reference.parent / "private-1", reference.parent / "private-2")
