@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ROWS = 2**10  # of text that are written anew at a time
-PARQUET, SPSS = 2**14, 2**18  # rows of a file that is no text, Parquet or SPSS's, that are turned into text at a time
+PARQUET = 2**14  # rows of a file that is no text that are turned into text at a time
+READSTAT = 2**18  # those of SAS's and SPSS's files, of which each part is read from the file's beginning on
 CELL = 20  # bytes for each value of a table, at most at a time: measured, within a tenth
 BOOK = 400  # bytes for each cell of a workbook, likewise
 BOOKS = (".xlsx", ".xlsm")
@@ -337,18 +338,13 @@ def _cells(file: Path, form: Form) -> int:
         case ".dta":
             with opened(file) as stream:
                 return _stata_cells(stream.read(PART))
-        case ".sas7bdat" | ".xpt":
-            import pandas as pd
-
-            with pd.read_sas(file, iterator=True) as sas:
-                reader: Any = sas
-                if file.suffix.lower() == ".xpt":
-                    return int(reader.nobs * len(reader.columns))
-                return int(reader.row_count * reader.column_count)
-        case ".sav":
+        case ".xpt":  # whose head says nothing of rows
+            return file.stat().st_size // 8  # bytes of a number
+        case ".sav" | ".sas7bdat":
             import pyreadstat
 
-            _, said = pyreadstat.read_sav(str(file), metadataonly=True)
+            read = pyreadstat.read_sav if file.suffix.lower() == ".sav" else pyreadstat.read_sas7bdat
+            _, said = read(str(file), metadataonly=True)
             return int((said.number_rows or 0) * (said.number_columns or 0))
     with lines_of(file, form) as table:
         return survey(file, form.encoding).lines * len(next(table.rows, (0, []))[1])
@@ -471,23 +467,24 @@ def _stata(file: Path) -> Iterator[pd.DataFrame]:
         yield from parts
 
 
-def _sas(file: Path) -> Iterator[pd.DataFrame]:
-    import pandas as pd
-
-    if file.suffix.lower() == ".sas7bdat":
-        with pd.read_sas(file, encoding="infer", chunksize=PARQUET) as parts:
-            yield from parts
-        return
-    with pd.read_sas(file, encoding="latin-1", chunksize=PARQUET) as parts:
-        yield from (part.mask(part == 16.0**-65, 0.0) for part in parts)  # which pandas makes of a zero
-
-
-def _spss(file: Path) -> Iterator[pd.DataFrame]:
+def _readstat(file: Path) -> Iterator[pd.DataFrame]:
     import pyreadstat
 
-    # A part is read from the file's beginning on, so parts are large.
-    for part, _ in pyreadstat.read_file_in_chunks(pyreadstat.read_sav, str(file), chunksize=SPSS):
+    transport = file.suffix.lower() == ".xpt"  # which does not say what it is written in
+    own: dict[str, Any] = {".sav": pyreadstat.read_sav, ".sas7bdat": pyreadstat.read_sas7bdat}
+    read, at, encoding = own.get(file.suffix.lower(), pyreadstat.read_xport), 0, None
+    while True:
+        try:
+            part, _ = read(str(file), row_offset=at, row_limit=READSTAT, encoding=encoding)
+        except UnicodeDecodeError:
+            if encoding or not transport:
+                raise
+            encoding = "WINDOWS-1252"
+            continue
         yield part
+        at += len(part)
+        if len(part) < READSTAT:
+            return
 
 
 def _parquet(file: Path, _: Form) -> Iterator[list[Any]]:
@@ -504,9 +501,9 @@ READERS: dict[str, Callable[[Path, Form], Iterator[list[Any]]]] = {
     ".xlsx": _workbook,
     ".xlsm": _workbook,
     ".dta": _frames(_stata),
-    ".sas7bdat": _frames(_sas),
-    ".xpt": _frames(_sas),
-    ".sav": _frames(_spss),
+    ".sas7bdat": _frames(_readstat),
+    ".xpt": _frames(_readstat),
+    ".sav": _frames(_readstat),
     ".parquet": _parquet,
 }
 """What yields the rows of a file that is no text, the names of the columns first; by its suffix."""
