@@ -47,8 +47,9 @@ class Log:
         with self._lock:
             if (stamp := self._stamp_now()) == self._stamp and stamp[0]:
                 return self
-            grown = bool(self._stamp and self._stamp[0] and stamp[0] and not self.problem)
-            if grown and stamp[0][0] == self._stamp[0][0] and stamp[0][1] > self._verified.size:
+            log, before = stamp[0], self._stamp[0] if self._stamp else None
+            known = log and before and log[0] == before[0] and not self.problem
+            if known and (log[1] > self._verified.size or log == before):  # the latter: its last line was sealed
                 self._take(self.rows, copy(self._verified))
                 if time.monotonic() > self._whole and not self._verifying:
                     self._verifying = True
@@ -57,7 +58,8 @@ class Log:
                 began = time.monotonic()
                 self._take({}, Verified())
                 self._plan(began)
-            self._stamp = stamp
+            read = self._stamp_now()[0]  # it may have grown while it was read
+            self._stamp = (read if read and read[1] == self._verified.size else log, stamp[1])
             return self
 
     def _stamp_now(self) -> tuple[Any, ...]:

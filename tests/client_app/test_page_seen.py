@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,6 +39,27 @@ def test_a_log_that_grows_is_read_on(tmp_path: Path) -> None:
     assert {run: len(rows) for run, rows in log.rows.items()} == {"1": 6, "2": 4}
     assert len(before) == 5, "what somebody is looking at does not change"
     assert log.rows == Log(tmp_path).fresh().rows
+
+
+def test_what_was_written_while_it_was_read_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor when only the seal follows: a site that trains writes all the time, and a log has thousands of lines."""
+    log, read, counts = grown(tmp_path, 5), seen.read_into, []
+
+    def reading(rows: Any, hashes: list[str], folder: Path, **more: Any) -> None:
+        if len(counts) < 3:
+            Audit(tmp_path).operator("did more", "1")
+        read(rows, hashes, folder, **more)
+        counts.append(len(hashes))
+
+    monkeypatch.setattr(seen, "read_into", reading)
+    Audit(tmp_path).operator("goes on", "1")
+    for _ in range(3):
+        log.fresh()
+        seal = tmp_path / "audit.seal"
+        seal.write_bytes(seal.read_bytes())
+    log.fresh()
+    assert counts == [2, 1, 1, 0]
+    assert (log.problem, log.lines) == ("", 9)
 
 
 def test_a_past_that_was_changed_is_found_when_the_log_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

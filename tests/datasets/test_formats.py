@@ -228,9 +228,7 @@ def test_cells_of_a_sheet_whose_elements_have_a_prefix_are_counted(tmp_path: Pat
     assert takes(tmp_path / "data.xlsx") >= before
 
 
-@pytest.mark.parametrize(
-    "kind", ["UTF-16", "gzip", "Parquet", "Stata", "Stata of 2008", "transport", "SPSS", "Excel"]
-)
+@pytest.mark.parametrize("kind", ["UTF-16", "gzip", "Parquet", "Stata", "Stata of 2008", "transport", "SPSS", "Excel"])
 def test_what_a_table_takes_is_known_before_it_is_read(tmp_path: Path, kind: str) -> None:
     frame = FRAME.rename(columns={"größe": "size"})
     if kind == "transport":
