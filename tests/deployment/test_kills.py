@@ -13,6 +13,7 @@ import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from subprocess import Popen
 
@@ -70,6 +71,10 @@ class Federation:
             job = with_resumed({"resume": str(self.results)})
         return self.host.submit(job)
 
+    def has_answered(self, times: int) -> bool:
+        """Whether a hospital has answered so many messages since it was started."""
+        return answered(self.host, HOSPITALS[0]) >= times
+
     def pid(self, victim: str) -> int | None:
         """Whom to kill; a coordinator that has not said who it is cannot be."""
         if victim != "serverapp":
@@ -98,7 +103,7 @@ def struck(folder: Path, certificates: Path, *blows: Blow) -> list[Outcome]:
         said: list[Outcome] = []
         for number, (victim, blow, answers, moment) in enumerate(blows):
             run = pool.submit(federation.submit)
-            wait_until(run, lambda most=answers: answered(federation.host, HOSPITALS[0]) >= most, PATIENCE)  # type: ignore[misc]
+            wait_until(run, partial(federation.has_answered, answers), PATIENCE)
             time.sleep(moment)
             if pid := federation.pid(victim):
                 with suppress(ProcessLookupError):  # the run was over before
