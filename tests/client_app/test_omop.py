@@ -19,7 +19,7 @@ from edelweiss.datasets import DataConfig, load_site
 from tests.client_app.omop import TABLES, frames, names, tables
 from tests.client_app.postgres import Server
 
-PERSONS = 4000
+PERSONS = 10_000
 STUDY = """
 file = "data.parquet"
 patient = "patient"
@@ -186,7 +186,7 @@ def test_the_table_is_that_of_pandas(
     where = ["--data-dir", str(tmp_path / "data"), "--state-dir", str(tmp_path / "state")]
     assert main(["extract", "--study", str(study), "--source", address, "--yes", *where]) == 0
     table = parquet.read_table(tmp_path / "data" / "data.parquet").to_pandas()
-    assert 100 < len(right) < PERSONS / 2
+    assert 300 < len(right) < PERSONS / 2
     assert 0.02 < right[LABEL].mean() < 0.9
     assert list(table.columns) == list(right.columns)
     pd.testing.assert_frame_equal(table, right, check_dtype=False, rtol=1e-12)
