@@ -75,8 +75,8 @@ def test_what_is_wrong_with_the_data_is_not_counted(tmp_path: Path, budget: dict
 # ---------------------------------------------------------------------- what it does say
 
 
-def noise(folder: Path, **keys: Value) -> float:
-    return price(site_job(folder, **RUN | {"sites": 1} | keys), 1, 160).noise
+def noise(folder: Path, patients: int, **keys: Value) -> float:
+    return price(site_job(folder, **RUN | {"sites": 1} | keys), 1, patients).noise
 
 
 def test_a_run_that_is_too_expensive_is_refused_before_the_first_answer_with_what_fits(tmp_path: Path) -> None:
@@ -88,13 +88,17 @@ def test_a_run_that_is_too_expensive_is_refused_before_the_first_answer_with_wha
     assert all(offers), text
     epsilon, rounds, size = (float(found[1]) for found in offers if found)
     assert not list(site.state.rglob("ledger.jsonl"))
-    meant, fitting = noise(tmp_path), {"dp.epsilon": epsilon}
-    assert noise(tmp_path, **fitting) > meant
+    fitting = {"dp.epsilon": epsilon}
+    assert "budget" in str(site.described(**RUN | {"dp.epsilon": 1.1 * epsilon}))
+    facts = site.described(**RUN | fitting)
+    assert isinstance(facts, Facts), facts
+    patients = facts.examples or 0  # whom a site holds out, and so how many are left, follows from its own secret
+    meant = noise(tmp_path, patients)
+    assert noise(tmp_path, patients, **fitting) > meant
     for key, most in (("rounds", int(rounds)), ("batch_size", int(size))):
         assert 0 < most < RUN[key]  # type: ignore[operator]
-        assert noise(tmp_path, **fitting | {key: most}) <= meant * 1.001
-        assert noise(tmp_path, **fitting | {key: most + 1}) > meant
-    assert "budget" in str(site.described(**RUN | {"dp.epsilon": 1.1 * epsilon}))
+        assert noise(tmp_path, patients, **fitting | {key: most}) <= meant * 1.001
+        assert noise(tmp_path, patients, **fitting | {key: most + 1}) > meant
     for key, most in (("rounds", int(rounds)), ("batch_size", int(size))):
         again = hospital(tmp_path / key, budget=BUDGET | {"epsilon": 2.0})
         assert isinstance(again.described(**RUN | fitting | {key: most}), Facts)
