@@ -46,6 +46,8 @@ class Delivery:
     ----------
     waiting : float
         Seconds spent waiting for replies.
+    out_of_time : bool
+        Whether operators had their time when it last stopped waiting.
     """
 
     grid: Grid  # any engine's. Its optional `interrupted()` returns whether it reconnected since the last call
@@ -58,6 +60,7 @@ class Delivery:
     # called with a site, its new state (see `STATES`), and what it says of itself: name, release, why it refuses
     noted: Noted = lambda site, state, said: None
     waiting: float = field(default=0.0, init=False)
+    out_of_time: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         """Begin with all sites present."""
@@ -81,13 +84,13 @@ class Delivery:
         return self.by_node[message.metadata.dst_node_id]
 
     def arrivals(
-        self, messages: Sequence[Message], more: Callable[[], bool], short: Callable[[], bool]
+        self, messages: Sequence[Message], more: Callable[[], bool], short: Callable[[], int]
     ) -> Iterator[tuple[Site, Message, Message]]:
         """Send messages; yield site, message and reply as replies arrive.
 
         It ends when all sites have replied, at the timeout, or when only sites that are away or await approval are
-        missing and ``more`` returns False. While the run is ``short`` of replies, and nothing but approvals is missing,
-        the timeout is theirs.
+        missing and ``more`` returns False. While the run is ``short`` of so many replies that approvals bring, the
+        timeout is theirs: at once if nothing else is missing, else once the others had theirs.
         """
         asked = len(messages)
         if self._since is None or self._since:
@@ -95,6 +98,7 @@ class Delivery:
         deadline, wait, looked = time.monotonic() + self.timeout, SHORTEST_WAIT, time.monotonic()
         phase = str(record_in(messages[0].content, "config", ConfigRecord).get("phase", "")) if messages else ""
         self._interrupted()  # forget earlier interruptions
+        self.out_of_time = False
         waiting, away = self._push(messages)
         del messages  # frees a message's vectors once it is answered
         asked_at, answered, lost = time.monotonic(), False, False
@@ -103,9 +107,13 @@ class Delivery:
         decide_by, ask_at, pause_to_ask = asked_at + self.approval_timeout, asked_at, SOON
         while waiting or ((away or undecided) and more()):
             started = time.monotonic()
-            if undecided and not waiting and not away and short():
+            if undecided and not waiting and not away and short() > 0:
                 deadline = started + self.timeout if started < decide_by else started
-            if started >= deadline:
+            ends = deadline
+            if started >= deadline and 0 < short() <= self._awaiting(*undecided, *away, *waiting.values()):
+                ends = decide_by
+            if started >= ends:
+                self.out_of_time = started >= decide_by
                 break
             if undecided and started >= ask_at:
                 sent, gone = self._push(_copies(undecided))
@@ -140,7 +148,7 @@ class Delivery:
                     looked = started
                     self._ask_again(waiting, away, lost=lost)
                     lost = False
-                pause, now = min(wait, deadline - started), time.monotonic()
+                pause, now = min(wait, ends - started), time.monotonic()
                 if now < soon < now + pause:
                     pause, wait = soon - now, SHORTEST_WAIT
                 time.sleep(max(0.0, pause))
@@ -152,6 +160,10 @@ class Delivery:
             arrived.reverse()
             while arrived:
                 yield arrived.pop()
+
+    def _awaiting(self, *missing: Message) -> int:
+        """Count the messages whose sites' operators have not decided."""
+        return sum(self.addressee(message) in self._undecided for message in missing)
 
     def _push(self, messages: Sequence[Message]) -> tuple[dict[str, Message], list[Message]]:
         """Send messages; return those sent, by identifier, and those whose sites are away."""

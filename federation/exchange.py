@@ -162,9 +162,10 @@ class Exchange:
         if 2 * skipped > asked:  # not just one broken site
             raise DivergedError("the run diverges:\n  " + "\n  ".join(listed), sites=chain(*failures.values()))
         if usable + len(undecided) >= required > usable:
+            after = f" after approval-timeout = {self.approval_timeout:g} s" if self._delivery.out_of_time else ""
             raise AwaitsApprovalError(
-                f"stopped: {named(undecided)} still wait{'s' * (len(undecided) == 1)} for approval by the operator "
-                f"after approval-timeout = {self.approval_timeout:g} s: resume the run when that is decided",
+                f"stopped: {named(undecided)} still wait{'s' * (len(undecided) == 1)} for approval by the operator"
+                f"{after}: resume the run when that is decided",
                 key="approval-timeout",
                 value=self.approval_timeout,
                 sites=undecided,
@@ -211,7 +212,7 @@ class Exchange:
         """Yield outcomes as replies arrive; with enough usable ones, without waiting for sites that are away."""
         self.bytes_down += _volume(messages)
         usable, spare = 0, len(messages) - quorum  # so many may fail, or waiting for others is in vain
-        arrivals = self._delivery.arrivals(messages, lambda: usable < enough and spare >= 0, lambda: usable < quorum)
+        arrivals = self._delivery.arrivals(messages, lambda: usable < enough and spare >= 0, lambda: quorum - usable)
         del messages
         for site, question, answer in arrivals:
             outcome = self._judged(site, question, answer, read)

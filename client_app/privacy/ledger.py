@@ -79,6 +79,7 @@ class _Read:
     changed: int  # when the file system last saw the file change, in nanoseconds; 0: there are no lines
     size: int  # bytes; the clocks of some file systems stand still for a second
     runs: dict[tuple[str, str], tuple[int, Curve]]  # by part and run: answers, and what they cost
+    hashes: list[str]  # of the lines
     before: str = ""  # what the last line says of the one before, and when it was written, in seconds since 1970
     at: float = 0.0
     joint: bool = False  # whether both parts have one budget, once and for all
@@ -191,18 +192,15 @@ class Ledger:
         Raises
         ------
         LedgerError
-            If its lines do not follow each other, or it is another site's; or if it has fewer than its seal counts,
-            which no word brings back.
+            If its lines do not follow each other, or it is another site's; or if it lacks a line that its seal knows,
+            which no word brings back: it has fewer, or others after a copy was put back.
         """
         with self._locked():
-            found, sealed = self._lines(), 0
+            found, sealed, last = self._lines(), 0, ""
             with contextlib.suppress(LedgerError):  # a damaged seal counts nothing: it is what is mended here
-                sealed, _, _ = self._sealed()
-            if found.lines < sealed:
-                raise LedgerError(
-                    f"answers that the seal counts are missing: {self._name} in the state folder has {found.lines} "
-                    f"lines, {self._seal} counts {sealed}: restore the latest ledger"
-                )
+                sealed, last, _ = self._sealed()
+            if lacks := self._lacking(found, sealed, last):
+                raise LedgerError(lacks)
             self._write_seal(found)
 
     def _fits(self, curve: Curve) -> bool:
@@ -253,7 +251,7 @@ class Ledger:
 
     def _lines(self) -> _Read:
         """Return what all lines say, each checked against the one before; half a line is of no answer, and goes."""
-        found = _Read(0, self._site, {part: np.zeros(len(ORDERS)) for part in PARTS}, set(), 0, 0, {})
+        found = _Read(0, self._site, {part: np.zeros(len(ORDERS)) for part in PARTS}, set(), 0, 0, {}, [])
         found.joint = self.budget.joint
         try:
             text = self._file.read_bytes() if self._file.exists() else b""
@@ -281,6 +279,7 @@ class Ledger:
                     "the folder as it was; without it no more is answered about these patients"
                 ) from None
             found.lines, found.last = number, hashlib.sha256(line).hexdigest()
+            found.hashes.append(found.last)
             found.before, found.at = said["before"], said["at"]
         found.changed, found.size = self._changed() if found.lines else 0, len(whole)
         if whole != text:
@@ -309,10 +308,21 @@ class Ledger:
         if killed and abs(found.changed / 1e9 - found.at) < RECENT:
             self._write_seal(found)
             return
-        what = "has fewer lines than were written" if found.lines < lines else "was copied, or put back from a copy"
-        raise LedgerError(
-            f"{self._name} in the state folder {what}, so answers may be missing in it: restore the latest. If "
-            "nothing was answered since, as after a move to another disk, say so: edelweiss-site budget --accept"
+        problem = (
+            f"{self._name} in the state folder was copied, or put back from a copy, so answers may be missing in it: "
+            "restore the latest. If nothing was answered since, as after a move to another disk, say so: "
+            "edelweiss-site budget --accept"
+        )
+        raise LedgerError(self._lacking(found, lines, last) or problem)
+
+    def _lacking(self, found: _Read, sealed: int, last: str) -> str:
+        """Return what a ledger lacks of what its seal counts; empty if it has the line that was sealed last."""
+        if not sealed or found.hashes[sealed - 1 : sealed] == [last]:
+            return ""
+        what = f"fewer lines, {found.lines}" if found.lines < sealed else f"another line {sealed}"
+        return (
+            f"answers that were given are missing: {self._name} in the state folder has {what}, and {self._seal} "
+            f"counts {sealed}: restore the latest ledger"
         )
 
     def _sealed(self) -> tuple[int, str, int]:

@@ -263,10 +263,19 @@ def test_nobody_accepts_a_ledger_that_lacks_answers_its_seal_counts(tmp_path: Pa
     earlier = file.read_bytes()
     book.charge([b"2"], COST)
     latest, sealed = file.read_bytes(), seal.read_bytes()
-    for text in (earlier, b""):
+    file.write_bytes(earlier)
+    seal.unlink()
+    ledger(tmp_path).accept()
+    for more in (b"3", b"4"):
+        ledger(tmp_path).charge([more], COST)
+    longer = file.read_bytes()  # of a site that went on from the copy
+    others = b"".join(longer.splitlines(keepends=True)[:-1])
+    for text in (earlier, b"", others, longer):
+        seal.write_bytes(sealed)
         file.write_bytes(text)
-        with pytest.raises(LedgerError, match="restore the latest"):
-            ledger(tmp_path).accept()
+        for act in (Ledger.accept, Ledger.in_words):
+            with pytest.raises(LedgerError, match="restore the latest ledger"):
+                act(ledger(tmp_path))
         assert seal.read_bytes() == sealed
     file.write_bytes(latest)
     seal.write_text("{")

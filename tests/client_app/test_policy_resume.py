@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from flwr.app import ConfigRecord, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 
 from edelweiss.client_app.cli import main
 from edelweiss.client_app.policy import admission as gate
@@ -18,6 +19,7 @@ from edelweiss.config import RunConfig
 from edelweiss.config.resume import FREE, lasting
 from edelweiss.datasets import Facts
 from edelweiss.federation import AwaitsApprovalError
+from edelweiss.federation.errors import TooFewRepliesError
 from edelweiss.federation.fingerprint import fingerprint
 from edelweiss.server_app.console import Progress
 from edelweiss.server_app.coordinator import coordinate
@@ -235,6 +237,49 @@ def test_a_hospital_that_waits_holds_up_neither_a_run_that_can_do_without_it_nor
     with SiteGrid(needs_all, nodes) as grid, pytest.raises(AwaitsApprovalError, check=waits):
         coordinate(needs_all, grid, Progress(quiet=True))
     assert clock[0] >= needs_all.approval_timeout, "it waits that long, longer than for a silent site, and no longer"
+
+
+def test_a_silent_hospital_takes_no_time_from_the_operator_of_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two of three are enough: one answers, one never does, of one the operator decides when the silent one is late."""
+    names = {"asks": "ask", "other": "always", "silent": "always"}
+    asks, *others = (
+        Hospital(tmp_path / name, *table(400, seed=seed, positives=200), seed="a", approve=approve)
+        for seed, (name, approve) in enumerate(names.items())
+    )
+    south, west = (each.node | {"site": name} for each, name in zip(others, ("south", "west"), strict=True))
+    nodes = [south, asks.node, west]  # who answers is asked first: the local engine drops what waits when it asks again
+    clock, decides_at = [0.0], [0.0]
+
+    def sleep(seconds: float) -> None:
+        clock[0] += 1000 * seconds
+        if 0 < decides_at[0] < clock[0]:
+            decides_at[0] = 0.0
+            for record in (records := Records(str(asks.state))).runs():
+                records.decide(record, "approved")
+
+    monkeypatch.setattr("edelweiss.federation.delivery.time", SimpleNamespace(monotonic=lambda: clock[0], sleep=sleep))
+
+    class Silent(SiteGrid):
+        def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+            return [each for each in super().pull_messages(message_ids) if each.metadata.src_node_id != 3]
+
+    def run(**keys: Value) -> int:
+        clock[0] = 0.0
+        job = site_job(tmp_path, sites=3, holdout_share=0.2, workers=1, rounds=1, evaluate_every=0, **keys)
+        with Silent(job, nodes) as grid:
+            return len(coordinate(job, grid, Progress(quiet=True)).metrics)
+
+    times: dict[str, Value] = {"round_timeout": 3600.0, "approval_timeout": 3e4}
+    with pytest.raises(TooFewRepliesError):
+        run(**times)
+    assert clock[0] < 3e4, "no approval brings the third answer"
+    with pytest.raises(AwaitsApprovalError):
+        run(**times, min_replies=2)
+    assert clock[0] >= 3e4
+    decides_at[0] = 1e4
+    assert run(**times, min_replies=2) == 1
 
 
 def test_under_masks_a_run_stops_that_one_hospital_has_not_approved_and_is_resumed(
