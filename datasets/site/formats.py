@@ -45,6 +45,7 @@ CELLS = re.compile(rb"<(?:\w+:)?c[ />]")  # in the XML of a sheet
 GZIP = b"\x1f\x8b"
 PART = 2**20  # bytes looked at at a time
 LONGEST = 2**24  # characters of a line, which is held in memory
+BLANK = 2**20  # characters in which a text must say something: gzip packs a billion blank lines into a megabyte
 MARKS = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 WESTERN = "cp1252"  # what Windows calls ANSI; Latin-1 has the same letters
 NAMES = {"utf-8-sig": "UTF-8", "utf-16": "UTF-16", "utf-16-le": "UTF-16", WESTERN: "Windows-1252"}
@@ -282,7 +283,7 @@ def survey(file: Path, encoding: str = "") -> Survey:
 
 def _surveyed(file: Path, encoding: str) -> Survey:
     decoder = codecs.getincrementaldecoder(encoding)()
-    size = lines = since = 0  # characters since the latest end of a line
+    size = lines = since = blank = 0  # characters since the latest end of a line; blank ones, part for part
     with _unpacked(file) as plain:
         most = math.inf if isinstance(plain, io.BufferedReader) else free_memory() // 4
         while part := plain.read(PART):
@@ -292,6 +293,9 @@ def _surveyed(file: Path, encoding: str) -> Survey:
             end = max(text.rfind("\n"), text.rfind("\r"))
             since = since + len(text) if end < 0 else len(text) - end - 1
             lines += text.count("\n") or text.count("\r")
+            blank = blank + len(text) if text.isspace() else 0
+            if blank >= BLANK:
+                raise ValueError(f"{BLANK:,} characters before line {lines + 1:,} are blank: remove such lines")
             if since > LONGEST:
                 raise ValueError(f"line {lines + 1} has more than {LONGEST:,} characters")
             if size > most:

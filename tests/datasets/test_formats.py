@@ -21,7 +21,8 @@ from edelweiss.config import ConfigError
 from edelweiss.config.study import parse
 from edelweiss.datasets import DataError
 from edelweiss.datasets.site import read_site
-from edelweiss.datasets.site.formats import CELL, CONVERT, convertible, encoding_of, takes
+from edelweiss.datasets.site.draft import draft
+from edelweiss.datasets.site.formats import BLANK, CELL, CONVERT, convertible, encoding_of, takes
 from edelweiss.datasets.source import Source
 from tests.said import has
 
@@ -278,3 +279,23 @@ def test_an_encoding_that_is_none_is_refused(tmp_path: Path) -> None:
     (tmp_path / "data.csv").write_bytes(text().encode("utf-16"))
     with pytest.raises(DataError, match="encoding"):
         read_site(str(tmp_path), "", True, study=parse("study.toml", STUDY | {"encoding": "ascii"}))
+
+
+@pytest.mark.parametrize("blank", [b"\n", b" \r\n"])
+@pytest.mark.parametrize("start", [b"", b"age,label\n1,0\n"])
+def test_blank_lines_without_end_are_refused_before_their_end_is_read(
+    tmp_path: Path, start: bytes, blank: bytes
+) -> None:
+    packed = gzip.compress(start + blank * 4 * BLANK)
+    (tmp_path / "data.csv.gz").write_bytes(packed[:-20])  # whoever reads it all sees that its end lacks
+    for read in (lambda: read_site(str(tmp_path), "label", True), lambda: draft(tmp_path / "data.csv.gz")):
+        with pytest.raises(DataError, match="are blank"):
+            read()
+
+
+def test_blank_lines_at_the_end_of_a_table_are_none(
+    tmp_path: Path, plain: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edelweiss.datasets.site.formats.PART", 64)
+    (tmp_path / "data.csv").write_text(text() + "\n" * 1000)
+    assert same(read_site(str(tmp_path), "label", True), plain)
