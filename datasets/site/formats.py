@@ -24,7 +24,8 @@ from dataclasses import dataclass, replace
 from datetime import date, datetime, time
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, Literal, cast
+from xml.etree import ElementTree
 
 from edelweiss.common.files import opened, reason
 from edelweiss.common.memory import free_memory, memory_limit
@@ -42,6 +43,7 @@ CELL = 20  # bytes for each value of a table, at most at a time: measured, withi
 BOOK = 400  # bytes for each cell of a workbook, likewise
 BOOKS = (".xlsx", ".xlsm")
 CELLS = re.compile(rb"<(?:\w+:)?c[ />]")  # in the XML of a sheet
+FORMULA = re.compile(rb"<(?:\w+:)?f[\s/>]|\0")  # likewise; or it is in UTF-16
 GZIP = b"\x1f\x8b"
 PART = 2**20  # bytes looked at at a time
 LONGEST = 2**24  # characters of a line, which is held in memory
@@ -414,11 +416,13 @@ def found_in(file: Path, form: Form | None = None) -> str:
 
 def _workbook(file: Path, form: Form) -> Iterator[list[Any]]:
     """Yield the rows of a sheet from its header on."""
-    import openpyxl
+    from openpyxl.reader.excel import ExcelReader
 
     if text := too_large(file, takes(file)):  # a few megabytes may become any number of gigabytes
         raise DataError(f"{file.parent}: {text}", f"{file.name} is too large for the memory of this site")
-    book = openpyxl.load_workbook(file, data_only=True)
+    reader = ExcelReader(file, data_only=True)
+    reader.read()
+    book = reader.wb
     sheets = {sheet.title: sheet for sheet in book.worksheets}
     if form.sheet not in (sheets if form.sheet or len(sheets) > 1 else ("",)):
         what = f"has no sheet {form.sheet!r}" if form.sheet else f"has {len(sheets)} sheets"
@@ -428,6 +432,17 @@ def _workbook(file: Path, form: Form) -> Iterator[list[Any]]:
     if merged := [str(cells) for cells in sheet.merged_cells.ranges if cells.max_row >= form.header_row]:
         text = f"{file}: cells {examples(merged)} of sheet {sheet.title!r} are merged: unmerge them and fill in each"
         raise DataError(text, f"{file.name}: {len(merged)} groups of cells are merged")
+    part = next(place.target for one, place in reader.parser.find_sheets() if one.name == sheet.title)
+    with opened(file) as stream, zipfile.ZipFile(stream) as archive:
+        # Whoever wrote it may say that no value in it is a result yet, and have put 0 in each formula's place.
+        said = ElementTree.fromstring(archive.read(reader.parser.workbook_part_name)).find("{*}calcPr")
+        stale = said is not None and said.get("fullCalcOnLoad") in ("1", "true")
+        if open_ := _uncalculated(lambda: archive.open(part), form.header_row, stale):
+            raise DataError(
+                f"{file}: cells {examples(open_)} of sheet {sheet.title!r} have formulas that nothing has calculated: "
+                "open it in Excel and save it (in LibreOffice press Ctrl+Shift+F9 before), or save the sheet as CSV",
+                f"{file.name}: {len(open_)} cells have formulas that nothing has calculated",
+            )
     # Not sheet.iter_rows, which makes all cells up to the farthest: a blank one with a format may be anywhere.
     rows: dict[int, list[Any]] = {}
     for (row, column), cell in sorted(sheet._cells.items()):
@@ -435,7 +450,7 @@ def _workbook(file: Path, form: Form) -> Iterator[list[Any]]:
             values = rows.setdefault(row, [])
             values.extend([None] * (column - 1 - len(values)))
             values.append(cell.value)
-    del book, sheets, sheet
+    del reader, book, sheets, sheet
     gc.collect()  # its cells and sheets name each other; a second reading would take memory beside them
     last, width = max(rows, default=0), max(map(len, rows.values()), default=0)
     if text := too_large(file, CELL * (last - form.header_row + 1) * width):
@@ -446,6 +461,59 @@ def _workbook(file: Path, form: Form) -> Iterator[list[Any]]:
     for place in range(form.header_row, last + 1):
         values = rows.pop(place, [])
         yield values + [None] * (width - len(values))
+
+
+def _uncalculated(sheet: Callable[[], IO[bytes]], first: int, stale: bool) -> list[str]:
+    """Return the cells, from a row on, with a formula and no value, or, if all are ``stale``, with a formula."""
+    with sheet() as xml:
+        before = b""
+        for part in iter(lambda: xml.read(PART), b""):
+            if FORMULA.search(before + part):
+                break
+            before = part[-100:]
+        else:
+            return []
+    found = _Formulas(first, stale)
+    parser = ElementTree.XMLParser(target=found)
+    with sheet() as xml:
+        for part in iter(lambda: xml.read(PART), b""):
+            parser.feed(part)
+    return found.open
+
+
+class _Formulas:
+    """The cells of a sheet that have formulas and no results, as a parser comes to them."""
+
+    def __init__(self, first: int, stale: bool) -> None:
+        self.open: list[str] = []
+        self._first, self._stale = first, stale
+        self._row = self._column = 0
+        self._inside, self._name = "", ""
+        self._formula = self._text = self._result = False
+
+    def start(self, tag: str, attributes: dict[str, str]) -> None:
+        """Begin an element."""
+        self._inside = tag = tag[tag.rfind("}") + 1 :]
+        if tag == "c":
+            self._column += 1
+            self._name = attributes.get("r") or f"{self._column} of row {self._row}"
+            self._formula, self._text, self._result = False, attributes.get("t") == "str", False
+        elif tag == "row":
+            self._row, self._column = int(float(attributes.get("r", self._row + 1))), 0
+        elif tag == "f":
+            self._formula = True
+        elif tag == "is" or (tag == "v" and self._text):  # a text without a letter is a result, too
+            self._result = True
+
+    def data(self, text: str) -> None:
+        """Take text of an element, or between two."""
+        if self._inside == "v" and not text.isspace():
+            self._result = True
+
+    def end(self, tag: str) -> None:
+        """End an element."""
+        if tag.endswith("}c") and self._formula and (self._stale or not self._result) and self._row >= self._first:
+            self.open.append(self._name)
 
 
 def _frames(read: Callable[[Path], Iterator[pd.DataFrame]]) -> Callable[[Path, Form], Iterator[list[Any]]]:

@@ -194,6 +194,7 @@ FILES: dict[str, Callable[[Path], object]] = {
     "title-excel": workbook(cells("A1", "Sepsis study, export of 1 March 2026"), above=2),
     "merged": workbook(lambda sheet: sheet.merge_cells("A2:A3")),
     "text-numbers": lambda folder: table(crp=table()["crp"].map(comma)).to_excel(folder / "data.xlsx", index=False),
+    "formulas": workbook(cells("B3", "=1.5*2")),
     "excel-errors": workbook(cells("B3", "#DIV/0!")),
     "password": put(b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(600), "data.xlsx"),
     "xls": put(b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(600), "data.xls"),
@@ -293,6 +294,7 @@ MENDS: dict[str, Callable[[str, Path], object]] = {
     **dict.fromkeys(["repeated", "one-class", "few-positives", "few-rows"], again(text())),
     **dict.fromkeys(["images-unlisted", "frames", "nifti", "dicomweb"], relisted),
     "merged": lambda _, folder: table().to_excel(folder / "data.xlsx", index=False),
+    "formulas": lambda _, folder: table().to_excel(folder / "data.xlsx", index=False),
     "password": lambda _, folder: table().to_excel(folder / "data.xlsx", index=False),
     "wrong-suffix": lambda _, folder: (
         (folder / "data.csv").unlink(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 import shlex
 import shutil
 import zipfile
@@ -146,6 +147,82 @@ def test_dates_and_merged_cells_of_a_workbook_are_named(tmp_path: Path) -> None:
     book.save(tmp_path / "data.xlsx")
     with pytest.raises(DataError, match="A2:A3"):
         read_site(str(tmp_path), "label", True)
+
+
+def edited(file: Path, name: str, change: Callable[[bytes], bytes]) -> None:
+    """Change a part of a workbook, whose values are then final."""
+    with zipfile.ZipFile(file) as book:
+        parts = {each: book.read(each) for each in book.namelist()}
+    parts["xl/workbook.xml"] = parts["xl/workbook.xml"].replace(b' fullCalcOnLoad="1"', b"")
+    parts[name] = change(parts[name])
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as book:
+        for each, content in parts.items():
+            book.writestr(each, content)
+
+
+UNCALCULATED = {
+    "no value": b'<c r="B3"><f>0.9*2</f></c>',
+    "an empty value": b'<c r="B3"><f>0.9*2</f><v></v>\n</c>',
+    "a text without a value": b'<c r="B3" t="str"><f>0.9*2</f></c>',
+    "shared": b'<c r="B3"><f t="shared" si="0"/><v/></c>',
+    "an array": b'<c r="B3"><f t="array" ref="B3:B4">0.9*2</f></c>',
+    "without a name": b"<c><f>0.9*2</f></c>",
+}
+CALCULATED = {
+    "a value": b'<c r="B3"><f>0.9*2</f><v>1.8</v></c>',
+    "shared, a value": b'<c r="B3"><f t="shared" si="0"/><v>1.8</v></c>',
+    "an inline text": b'<c r="B3" t="inlineStr"><f>0.9*2</f><is><t>1.8</t></is></c>',
+}
+
+
+@pytest.mark.parametrize("kind", UNCALCULATED | CALCULATED)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_a_formula_is_its_result_and_refused_without_one(
+    tmp_path: Path, kind: str, encoding: str, plain: Source
+) -> None:
+    FILES["Excel"](tmp_path)
+
+    def change(sheet: bytes) -> bytes:
+        new = re.sub(rb'<c r="B3".*?</c>', lambda _: (UNCALCULATED | CALCULATED)[kind], sheet)
+        return b"".join((b'<?xml version="1.0"?>', new)).decode().encode(encoding)
+
+    edited(tmp_path / "data.xlsx", "xl/worksheets/sheet1.xml", change)
+    if kind in CALCULATED:
+        assert same(read_site(str(tmp_path), "label", True), plain)
+        return
+    for read in (lambda: read_site(str(tmp_path), "label", True), lambda: draft(tmp_path / "data.xlsx")):
+        with pytest.raises(DataError, match=r"B3|2 of row 3"):
+            read()
+
+
+def test_a_formula_without_letters_is_a_blank_cell(tmp_path: Path) -> None:
+    FILES["Excel"](tmp_path)
+    empty = b'<c r="B3" t="str"><f>IF(A3&gt;0,"",1)</f><v></v></c>'
+    edited(tmp_path / "data.xlsx", "xl/worksheets/sheet1.xml", lambda sheet: re.sub(rb'<c r="B3".*?</c>', empty, sheet))
+    assert int(torch.isnan(read_site(str(tmp_path), "label", True).inputs).sum()) == 2
+
+
+@pytest.mark.parametrize(("where", "refused"), [("A1", False), ("C4", True), ("notes", False)])
+@pytest.mark.parametrize("result", [b"<v></v>", b"<v>0</v>"])  # 0 is what some programs put there
+def test_formulas_that_a_program_wrote_are_refused_where_the_table_is(
+    tmp_path: Path, where: str, refused: bool, result: bytes, plain: Source
+) -> None:
+    with pd.ExcelWriter(tmp_path / "data.xlsx") as book:
+        pd.DataFrame({"read": ["=1+1"]}).to_excel(book, sheet_name="notes", index=False)
+        FRAME.to_excel(book, sheet_name="patients", index=False, startrow=1)
+        if where != "notes":
+            book.sheets["patients"][where] = "=1+1"
+    with zipfile.ZipFile(tmp_path / "data.xlsx") as book:
+        parts = {each: book.read(each) for each in book.namelist()}
+    with zipfile.ZipFile(tmp_path / "data.xlsx", "w") as book:
+        for name, content in parts.items():
+            book.writestr(name, re.sub(rb"<v ?/>|<v></v>", result, content))
+    study = parse("study.toml", STUDY | {"file": "data.xlsx", "sheet": "patients", "header-row": 2})
+    if not refused:
+        assert same(read_site(str(tmp_path), "", True, study=study), plain)
+        return
+    with pytest.raises(DataError, match=f"{where} of sheet 'patients'"):
+        read_site(str(tmp_path), "", True, study=study)
 
 
 @pytest.mark.parametrize("name", ["data.rds", "data.RData", "data.arff", "data.xls"])
