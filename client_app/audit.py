@@ -312,15 +312,22 @@ def require_whole(folder: Path, *, has_runs: bool = False) -> None:
 
 
 def acknowledge(folder: Path, problem: str) -> Path:
-    """Put a damaged log aside and begin a new one, whose first line says so; return where the old one is."""
+    """Put a damaged log aside and begin a new one, whose first line says so; return where the old one is.
+
+    If the old one was also copied or put back, so is the new one, until somebody acknowledges that: what changed the
+    log may have changed the rest of the folder.
+    """
     number = next(n for n in itertools.count(1) if not (folder / f"audit-{n}.jsonl").exists())
     aside = folder / f"audit-{number}.jsonl"
-    with Audit(folder)._locked() as file:
+    audit = Audit(folder)
+    copied = audit.copied()
+    with audit._locked() as file:
         found = file.read()
-        os.replace(folder / FILE, aside)
         with contextlib.suppress(FileNotFoundError):
             os.replace(folder / SEAL, folder / f"audit-{number}.seal")
-    Audit(folder).operator(f"acknowledged that {problem}; what was there is {aside.name}, SHA-256 {_hash(found)}")
+        audit._seal(_Seal(copied=copied))
+        os.replace(folder / FILE, aside)  # last: from then on others write
+    audit.operator(f"acknowledged that {problem}; what was there is {aside.name}, SHA-256 {_hash(found)}")
     return aside
 
 

@@ -55,6 +55,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Verify and print the log, or verify a signed page; return 1 for an altered one."""
     from edelweiss.client_app.audit import Audit, AuditError, acknowledge, acknowledge_copy
+    from edelweiss.client_app.doubts import copy_doubt
     from edelweiss.common import ConfigError
     from edelweiss.common.files import reason
 
@@ -72,6 +73,8 @@ def run(options: argparse.Namespace) -> int:
         if options.acknowledge:
             aside = acknowledge(folder, str(error))
             print(f"a new log begins; the damaged one is {aside}. Keep it: it is evidence")
+            if doubt := copy_doubt(folder):
+                print(f"no run begins yet: {doubt}")
             return 0
         print(f"error: the audit log was altered: {error}", file=sys.stderr)
         return 1

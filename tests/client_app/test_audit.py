@@ -394,6 +394,7 @@ def test_who_decides_is_there(tmp_path: Path) -> None:
 def test_no_run_begins_on_a_broken_log_until_somebody_acknowledges_it(
     tmp_path: Path, damage: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """And then that its file is another than the one that was sealed: the whole folder may have been put back."""
     hospital = Hospital(tmp_path, *table(60, seed=0))
     assert isinstance(hospital.described(), Facts)
     log = hospital.state / FILE
@@ -414,6 +415,10 @@ def test_no_run_begins_on_a_broken_log_until_somebody_acknowledges_it(
     assert main(["audit", "--state-dir", str(hospital.state), "--acknowledge"]) == 0
     [act] = lines_of(hospital.state, "act")
     assert act["act"].startswith("acknowledged that")
+    if damage != "gone":  # with its seal: there is nothing to compare
+        for _ in range(2):
+            assert "put back" in str(hospital.described())
+        assert main(["audit", "--state-dir", str(hospital.state), "--acknowledge"]) == 0
     assert isinstance(hospital.described(), Facts)
     capsys.readouterr()
     assert main(["audit", "--state-dir", str(hospital.state), "--acknowledge"]) == 0
