@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
 import shutil
 import signal
 import subprocess
@@ -19,7 +20,7 @@ import threading
 import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -38,15 +39,20 @@ UNKNOWN = "unknown"
 STARTED = re.compile(r"Successfully started run (\d+)")  # a line of `flwr run`
 
 FLWR = """
-import sys
+import json, sys
 from importlib.metadata import entry_points
 from edelweiss.server_app.control import show_certificate
 show_certificate()
 flwr = next(iter(entry_points(group="console_scripts", name="flwr"))).load()
-if sys.stdin.readline():
-    flwr(prog_name="flwr")
+for line in sys.stdin:
+    code = 0
+    try:
+        flwr(json.loads(line), prog_name="flwr")
+    except SystemExit as end:
+        code = end.code
+    print(sys.argv[1], code, flush=True)
 """
-"""The command ``flwr``, but that it waits for a line when it has imported all that it needs: none comes of the dead."""
+"""The command ``flwr`` for each line of arguments; after it comes a line of a word that is given, and the exit code."""
 
 
 def read_run_config(arguments: list[str]) -> dict[str, Value]:
@@ -131,62 +137,99 @@ def submit(
     """
     settings = home / "run.toml"
     settings.write_text(to_toml(run_config), encoding="utf-8")
-    command = [sys.executable, "-P", "-c", FLWR, "run", str(home / "app"), "--stream", "--run-config", str(settings)]
+    command = ["run", str(home / "app"), "--stream", "--run-config", str(settings)]
     command += ["--federation-config", federation_config] if federation_config else []
     lines: list[str] = []
 
-    def follow(timeout: float | None) -> None:
-        with ends_after(timeout, flwr):
-            for line in flwr.stdout or ():
-                lines.append(line)
-                show(line)
+    def follow(said: Iterator[str]) -> None:
+        for line in said:
+            lines.append(line)
+            show(line)
 
-    def wait_for_end(run: str) -> Outcome:
-        """Wait for the end, should the stream have broken before it; then show what of the log was missed."""
-        outcome = state_of(run, environment)
-        if outcome.ended and flwr.wait() == 0:
-            return outcome
-        if not outcome.ended:
-            show("the log ended before the run: waiting for that\n")
-            outcome = end_of(run, environment, timeout)
-        known = set(lines)
-        for line in log_of(run, environment):
-            if line not in known:
-                lines.append(line)
-                show(line)
-        return outcome
-
-    outcome: Outcome | None = None
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    with started(command, environment, **pipes, text=True) as flwr:
+    with Flower(environment) as flower:
         stage(home / "app", run_config)
         ready()
         try:
-            if flwr.stdin:
-                with suppress(BrokenPipeError), flwr.stdin:  # it may have ended, and said why
-                    print(file=flwr.stdin)
-            follow(timeout)
+            follow(flower(command, timeout))
             # `flwr run --stream` returns 0 for a failed run as well, so ask.
-            if found := STARTED.search("".join(lines)):
-                outcome = wait_for_end(found[1])
+            if not (found := STARTED.search("".join(lines))):
+                return Outcome("refused", "Flower did not start it, see above", "".join(lines))
+            streamed, outcome = flower.ok, state_of(found[1], flower)
+            if not (streamed and outcome.ended):  # the stream may have broken before the end
+                if not outcome.ended:
+                    show("the log ended before the run: waiting for that\n")
+                    outcome = end_of(found[1], flower, timeout)
+                known = set(lines)
+                follow(line for line in flower(["log", found[1], "--show"]) if line not in known)
         except (KeyboardInterrupt, SystemExit):
             if stop and (found := STARTED.search("".join(lines))):
                 print("stopping the run, which writes its state; interrupt again to kill it", file=sys.stderr)
                 stop(found[1])
-                follow(WRITE_TIMEOUT)
+                follow(flower.rest(WRITE_TIMEOUT))
             raise
-    log = "".join(lines)
-    return replace(outcome, log=log) if outcome else Outcome("refused", "Flower did not start it, see above", log)
+    return replace(outcome, log="".join(lines))
 
 
-def end_of(run: str, environment: Mapping[str, str], timeout: float | None = None) -> Outcome:
+class Flower:
+    """Flower's command line, in one process however many commands it is given: it takes seconds to import.
+
+    The process starts with the block, or anew with the next command if it has ended, and ends with the block.
+
+    Attributes
+    ----------
+    ok : bool
+        Whether the last command has ended well.
+    """
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self.environment, self.ok = environment, False
+        self._end = secrets.token_hex(16)  # no line of a run's log can be taken for the end
+
+    def __enter__(self) -> Flower:
+        command = [sys.executable, "-P", "-c", FLWR, self._end]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        self._held = ExitStack()
+        self._process = self._held.enter_context(started(command, self.environment, **pipes, text=True))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._held.close()
+
+    def __call__(self, command: list[str], timeout: float | None = None) -> Iterator[str]:
+        """Return the lines that a command prints, as they come; it is killed after ``timeout`` seconds."""
+        if self._process.poll() is not None:
+            self._held.close()
+            self.__enter__()
+        with suppress(BrokenPipeError):  # it may have ended, and says why
+            print(json.dumps(command), file=self._process.stdin, flush=True)
+        return self.rest(timeout)
+
+    def rest(self, timeout: float | None = None) -> Iterator[str]:
+        """Return the lines of the command that goes on."""
+        self.ok = False
+        watchdog = threading.Timer(timeout or threading.TIMEOUT_MAX, end_group, [self._process])
+        watchdog.daemon = True
+        watchdog.start()
+        try:
+            for line in self._process.stdout or ():
+                text, end, code = line.partition(self._end)
+                if text:
+                    yield text
+                if end:
+                    self.ok = code == " 0\n"
+                    return
+        finally:
+            watchdog.cancel()
+
+
+def end_of(run: str, flower: Flower, timeout: float | None = None) -> Outcome:
     """Wait until a run has ended; of one whose ServerApp is gone a SuperLink says so after a minute.
 
     The outcome says that it has not ended if the SuperLink stays away, or after ``timeout`` seconds.
     """
     deadline = time.monotonic() + (timeout or threading.TIMEOUT_MAX)
     answered = time.monotonic()
-    while not (outcome := state_of(run, environment)).ended and time.monotonic() < deadline:
+    while not (outcome := state_of(run, flower)).ended and time.monotonic() < deadline:
         answered = answered if outcome.status == UNKNOWN else time.monotonic()
         if time.monotonic() - answered > GONE_TIMEOUT:
             break
@@ -194,22 +237,14 @@ def end_of(run: str, environment: Mapping[str, str], timeout: float | None = Non
     return outcome
 
 
-def state_of(run: str, environment: Mapping[str, str]) -> Outcome:
+def state_of(run: str, flower: Flower) -> Outcome:
     """Ask the SuperLink how a run stands."""
-    listing = [FLOWER, "list", "--run-id", run, "--format", "json"]
-    answer = subprocess.run(listing, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    said = "".join(flower(["list", "--run-id", run, "--format", "json"]))
     try:
-        found = json.loads(answer.stdout)["runs"][0]
+        found = json.JSONDecoder().raw_decode(said, said.index("{"))[0]["runs"][0]
         return Outcome(found["status"], found["status-details"], "")
     except (ValueError, LookupError):
         return Outcome(UNKNOWN, "the SuperLink does not answer, and the run may go on", "")
-
-
-def log_of(run: str, environment: Mapping[str, str]) -> list[str]:
-    """Return the lines of a run's log, as far as the SuperLink has it."""
-    command = [FLOWER, "log", run, "--show"]
-    said = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    return said.stdout.splitlines(keepends=True)
 
 
 @contextmanager
@@ -222,18 +257,6 @@ def started(command: list[str], environment: Mapping[str, str], **options: Any) 
         yield process
     finally:
         end_group(process)
-
-
-@contextmanager
-def ends_after(timeout: float | None, process: subprocess.Popen[str]) -> Iterator[None]:
-    """End the process if the block takes longer than this many seconds."""
-    watchdog = threading.Timer(timeout or threading.TIMEOUT_MAX, end_group, [process])
-    watchdog.daemon = True
-    watchdog.start()
-    try:
-        yield
-    finally:
-        watchdog.cancel()
 
 
 def end_group(process: subprocess.Popen[str]) -> None:
