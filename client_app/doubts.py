@@ -30,8 +30,8 @@ def ledger_says(config: JoinConfig) -> tuple[str, str]:
     Both are, where there is no budget, or the rules cannot be read.
     """
     from edelweiss.client_app.errors import RefusedError
-    from edelweiss.client_app.policy import Policy
     from edelweiss.client_app.policy.records import Records
+    from edelweiss.client_app.policy.rules import Policy
     from edelweiss.client_app.privacy.ledger import spent_in_words
     from edelweiss.common import ConfigError
     from edelweiss.common.files import reason

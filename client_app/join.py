@@ -237,7 +237,7 @@ def alone_in(folder: Path) -> Iterator[None]:
 
 def say_rules(policy: str) -> None:
     """Log the site's own rules, from this file, so that its operator sees one that a damaged file has lost."""
-    from edelweiss.client_app.policy import Policy, PolicyError
+    from edelweiss.client_app.policy.rules import Policy, PolicyError
 
     try:
         log.info("rules %s: %s", f"of {policy}" if policy else "without a file", Policy.read(policy).in_words())

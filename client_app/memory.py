@@ -12,14 +12,13 @@ import logging
 import math
 import os
 import shutil
-import stat
-import tempfile
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edelweiss.common import ConfigError, FieldError
-from edelweiss.common.files import as_path, reason
+from edelweiss.client_app.state_folder import state_folder
+from edelweiss.common import FieldError
+from edelweiss.common.files import reason
 from edelweiss.models.storage import StoredTensors, write_tensors
 
 if TYPE_CHECKING:
@@ -57,35 +56,6 @@ class StateError(FieldError):
         fix = f"{problem}. The file is unchanged: move it, or set another state-dir"
         self.public = f"{path.parent.name}/{path.name} in the state folder {fix}"
         super().__init__(f"{path} {fix}", key="state-dir", value=dict(theirs), allowed=dict(provenance))
-
-
-def state_folder(state_dir: str) -> Path:
-    """Return the site's state folder; by default a private temporary one, which is lost with the machine.
-
-    Raises
-    ------
-    ConfigError
-        If another user owns the default folder.
-    """
-    if state_dir:
-        return _named(state_dir)
-    folder = Path(tempfile.gettempdir()) / f"edelweiss-{os.getuid()}"
-    with contextlib.suppress(FileExistsError):
-        folder.mkdir(mode=0o700)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
-        raise ConfigError(
-            "node-config", ["state-dir is missing, and the default folder is not private to this user: set state-dir"]
-        )
-    return folder
-
-
-@lru_cache(maxsize=8)
-def _named(state_dir: str) -> Path:
-    try:
-        return as_path(state_dir)
-    except OSError as error:
-        raise ConfigError("node-config", [f"state-dir cannot be used: {reason(error)}"]) from None
 
 
 class Memory:

@@ -12,10 +12,10 @@ from edelweiss.client_app.errors import RefusedError
 from edelweiss.client_app.local_data import image_cache, study_of
 from edelweiss.client_app.memory import Memory
 from edelweiss.client_app.model_metadata import provenance
-from edelweiss.client_app.policy import Policy
 from edelweiss.client_app.policy.coarsening import coarse
 from edelweiss.client_app.policy.plug_ins import load_allowed
 from edelweiss.client_app.policy.records import Records
+from edelweiss.client_app.policy.rules import Policy
 from edelweiss.client_app.policy.suppression import hidden_labels, no_evaluation, policy_overrides, protected
 from edelweiss.client_app.process_cache import (
     Options,

@@ -33,6 +33,7 @@ DOORS = {"server_app/app.py", "server_app/simulation.py"}
 """Where a run is started: they hand the coordinator what is above it, the report."""
 
 # torch alone costs over a second, and a SuperNode starts a process for every message.
+OPERATORS = {"approve": ["1"], "refuse": ["1"], "audit": []}
 HEAVY = {"matplotlib", "pandas", "ray", "scipy", "sklearn", "torch", "torchvision"}
 
 
@@ -158,3 +159,14 @@ def test_loading_an_app_imports_nothing_heavy(module: str) -> None:
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=120
     )
     assert sorted(HEAVY & set(done.stdout.split())) == []
+
+
+def test_an_operator_decides_and_reads_the_log_without_waiting_for_torch(tmp_path: Path) -> None:
+    words = [[command, *run, f"--state-dir={tmp_path}"] for command, run in OPERATORS.items()]
+    code = "import sys; from edelweiss.client_app.cli import main\n"
+    code += f"for words in {words}: main(words)\nprint(*{{name.partition('.')[0] for name in sys.modules}})"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=120
+    )
+    assert done.stderr.count("no run that waits for you") == 2  # they did what they do
+    assert sorted(HEAVY & set(done.stdout.splitlines()[-1].split())) == []

@@ -25,8 +25,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print it; return 2 without a budget."""
     from edelweiss.client_app.audit import Audit
-    from edelweiss.client_app.policy import Policy
     from edelweiss.client_app.policy.records import Records
+    from edelweiss.client_app.policy.rules import Policy
     from edelweiss.client_app.privacy.ledger import Ledger, spent_in_words
     from edelweiss.common import ConfigError
 

@@ -51,8 +51,8 @@ def newest(state_dir: str) -> Path:
     PersonaliseError
         If there is none.
     """
-    from edelweiss.client_app.memory import state_folder
     from edelweiss.client_app.personalise import PersonaliseError
+    from edelweiss.client_app.state_folder import state_folder
 
     folder = state_folder(state_dir) / "models"
     found = sorted(folder.glob("*.safetensors"), key=lambda path: (path.stat().st_mtime_ns, path.name))

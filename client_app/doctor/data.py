@@ -13,7 +13,7 @@ from edelweiss.common import ConfigError, PlugInError
 from edelweiss.datasets.errors import examples
 
 if TYPE_CHECKING:
-    from edelweiss.client_app.policy import Policy
+    from edelweiss.client_app.policy.rules import Policy
     from edelweiss.datasets import DataConfig, SiteData
     from edelweiss.datasets.site.study import Study
     from edelweiss.datasets.site.survey import Survey
@@ -26,7 +26,7 @@ ANY = 1 - 1e-9  # allowed share of bad images in this test
 
 def examine_data(config: JoinConfig) -> Iterator[Finding]:
     """Read the site's own data, and check them against its policy."""
-    from edelweiss.client_app.policy import Policy
+    from edelweiss.client_app.policy.rules import Policy
 
     if config.partition_id >= 0 and not config.data_dir:
         return
@@ -93,7 +93,7 @@ def _read(config: JoinConfig, policy: Policy) -> Iterator[Finding]:
 
 def examine_studies(config: JoinConfig) -> Iterator[Finding]:
     """Read the data of each study that has its own."""
-    from edelweiss.client_app.policy import Policy
+    from edelweiss.client_app.policy.rules import Policy
 
     try:
         policy = Policy.read(config.policy)

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 def examine_privacy(config: JoinConfig) -> Finding:
     """Read the ledger, if there is a budget; without one, say what the coordinator can do."""
     from edelweiss.client_app.doubts import ledger_says
-    from edelweiss.client_app.policy import TRUST, Policy
+    from edelweiss.client_app.policy import TRUST
+    from edelweiss.client_app.policy.rules import Policy
     from edelweiss.common import ConfigError
 
     try:

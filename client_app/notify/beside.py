@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def settings_of(config: JoinConfig, notify: Notify) -> dict[str, Any]:
     """Return what the process needs: the operator's keys, the site's name and state folder, its privacy budget."""
-    from edelweiss.client_app.policy import Policy, PolicyError
+    from edelweiss.client_app.policy.rules import Policy, PolicyError
 
     try:
         budget = Policy.read(config.policy).budget

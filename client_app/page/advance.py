@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from starlette.responses import RedirectResponse, Response
 
-from edelweiss.client_app.policy import Policy
 from edelweiss.client_app.policy.advance import (
     LIMITS,
     READ,
@@ -22,6 +21,7 @@ from edelweiss.client_app.policy.advance import (
     withdraw,
     withdrawn_by,
 )
+from edelweiss.client_app.policy.rules import Policy
 from edelweiss.common import ConfigError
 from edelweiss.federation.fingerprint import release
 from edelweiss.web import PageError, act, render, view

@@ -6,9 +6,5 @@ first one, `admission._require_safe`; a reply's cost, `limits`; the reported num
 `preview` shows the operator what a run would do here.
 """
 
-from edelweiss.client_app.policy.rules import Policy, PolicyError
-
-__all__ = ["TRUST", "Policy", "PolicyError"]
-
 # No rule of a policy changes this: whoever chooses the models and the batches' size solves for the rows.
 TRUST = "The coordinator can compute single patients' rows from what you send. Join only if you trust it with them."

@@ -7,11 +7,14 @@ run (docs/differential-privacy.md), so combinations of more than two sets are no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edelweiss.datasets.source import Digests
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from edelweiss.datasets.source import Digests
 
 
 def isolates(now: Digests, before: Sequence[Digests], fewest: int) -> bool:

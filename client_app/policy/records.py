@@ -12,23 +12,24 @@ import time
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edelweiss.client_app.memory import state_folder
 from edelweiss.client_app.policy.differencing import isolates
+from edelweiss.client_app.state_folder import state_folder
 from edelweiss.common import ConfigError, shorter
 from edelweiss.common.files import read_json, write_private
-from edelweiss.datasets.patient_ids import keyed
-from edelweiss.datasets.source import Digests
+
+if TYPE_CHECKING:
+    from edelweiss.datasets.source import Digests
+
+    Rows = tuple[Digests, Digests]
+    """A set of rows: the patient and the content of each."""
 
 DAY = 24 * 3600.0
 DECISIONS = ("approved", "refused")
 LATEST = 2.0**37  # seconds since 1970: a time of day can be made of all before
-
-Rows = tuple[Digests, Digests]
-"""A set of rows: the patient and the content of each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -275,11 +276,11 @@ class Records:
             The site's secret, which keys the hashes of rows.
         """
         before = [self._read(file) for file in sorted((self.folder / "told").glob(f"{kind}-*.npy"))]
-        return isolates(np.stack([keyed(part, key) for part in rows]), before, fewest)
+        return isolates(_keyed(rows, key), before, fewest)
 
     def tell(self, kind: str, rows: Rows, key: str) -> None:
         """Record a set that replies are about; an identical set shares its file."""
-        digests = np.stack([keyed(part, key) for part in rows])
+        digests = _keyed(rows, key)
         digests = digests[:, np.lexsort(digests)]
         name = f"{kind}-{hashlib.sha256(digests.tobytes()).hexdigest()[:16]}.npy"
         if not (self.folder / "told" / name).exists():
@@ -296,6 +297,12 @@ class Records:
         """Return the error for a damaged file of the state folder, with what is lost without it."""
         name = file.relative_to(self.state)
         return ConfigError("state-dir", [f"{name} in it is damaged: restore it from a backup; without it {loss}"])
+
+
+def _keyed(rows: Rows, key: str) -> Digests:
+    from edelweiss.datasets.patient_ids import keyed  # brings torch, which an operator's commands do without
+
+    return np.stack([keyed(part, key) for part in rows])
 
 
 def _npy(array: Digests) -> bytes:

@@ -452,7 +452,7 @@ BAD = [
 
 @pytest.mark.parametrize(("privacy", "said"), BAD, ids=lambda value: str(value))
 def test_a_bad_budget_refuses_everything_and_names_the_key(tmp_path: Path, privacy: dict[str, Any], said: str) -> None:
-    from edelweiss.client_app.policy import Policy, PolicyError
+    from edelweiss.client_app.policy.rules import Policy, PolicyError
 
     with pytest.raises(PolicyError) as caught:
         Policy.read(site_toml(tmp_path, privacy=privacy))

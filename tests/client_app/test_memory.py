@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from edelweiss.client_app.memory import Memory, Position, Provenance, StateError, path_of, positions, state_folder
+from edelweiss.client_app.memory import Memory, Position, Provenance, StateError, path_of, positions
+from edelweiss.client_app.state_folder import state_folder
 from edelweiss.common import ConfigError
 from edelweiss.models.storage import StoredTensors
 from tests.said import has

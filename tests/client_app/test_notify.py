@@ -28,9 +28,9 @@ from edelweiss.client_app.notify.post import Post
 from edelweiss.client_app.notify.watch import Watch
 from edelweiss.client_app.notify.ways import Notice, UnsureError, UntoldError, ways_in
 from edelweiss.client_app.page.beside import Connection
-from edelweiss.client_app.policy import Policy
 from edelweiss.client_app.policy.advance import advance_of, decide_in_advance
 from edelweiss.client_app.policy.records import Records, RunRecord
+from edelweiss.client_app.policy.rules import Policy
 from edelweiss.common import ConfigError, Value
 from edelweiss.common.overrides import toml_value
 from edelweiss.config.notify import Notify

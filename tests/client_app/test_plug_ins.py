@@ -13,8 +13,8 @@ import pytest
 from edelweiss.client_app.cli import main
 from edelweiss.client_app.doctor.data import _plug_ins
 from edelweiss.client_app.errors import RefusedError
-from edelweiss.client_app.policy import Policy, PolicyError
 from edelweiss.client_app.policy.plug_ins import line_of, load_allowed
+from edelweiss.client_app.policy.rules import Policy, PolicyError
 from edelweiss.common import PlugInError, Registry
 from edelweiss.common.registry import offered
 from edelweiss.datasets import Facts

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 from edelweiss.client_app.cli import main
 from edelweiss.client_app.connection import JoinConfig
-from edelweiss.client_app.policy import TRUST, Policy, PolicyError, admission
+from edelweiss.client_app.policy import TRUST, admission
 from edelweiss.client_app.policy.records import Records
-from edelweiss.client_app.policy.rules import Secret
+from edelweiss.client_app.policy.rules import Policy, PolicyError, Secret
 from edelweiss.common import Value
 from edelweiss.datasets import Facts
 from edelweiss.federation import RunError, Site

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from edelweiss.client_app.join import say_rules
-from edelweiss.client_app.policy import Policy, PolicyError
+from edelweiss.client_app.policy.rules import Policy, PolicyError
 from tests.client_app.policies import Hospital
 from tests.server_app.sites import table
 

@@ -17,10 +17,9 @@ from PIL import Image
 from edelweiss.client_app.connection import JoinConfig
 from edelweiss.client_app.doctor import examine
 from edelweiss.client_app.errors import RefusedError
-from edelweiss.client_app.policy import Policy, PolicyError
 from edelweiss.client_app.policy.advance import Decision, advance_of, decide_in_advance, next_number, withdraw
 from edelweiss.client_app.policy.records import Records
-from edelweiss.client_app.policy.rules import Budget
+from edelweiss.client_app.policy.rules import Budget, Policy, PolicyError
 from edelweiss.client_app.privacy.ledger import Ledger
 from edelweiss.client_app.site import OpenSite
 from edelweiss.common import Value, from_record
