@@ -244,6 +244,8 @@ def state_of(run: str, flower: Flower) -> Outcome:
         found = json.JSONDecoder().raw_decode(said, said.index("{"))[0]["runs"][0]
         return Outcome(found["status"], found["status-details"], "")
     except (ValueError, LookupError):
+        if "Run ID not found" in said:
+            return Outcome(UNKNOWN, "the SuperLink does not know it any more: its database was lost or put back", "")
         return Outcome(UNKNOWN, "the SuperLink does not answer, and the run may go on", "")
 
 

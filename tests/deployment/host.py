@@ -83,6 +83,13 @@ def quiet_ports() -> Iterator[int]:
                 yield port
 
 
+def operations(heading: str) -> Iterator[list[str]]:
+    """Yield the shell blocks of a section of docs/operations.md, as lines."""
+    _, _, text = (REPO / "docs" / "operations.md").read_text(encoding="utf-8").partition(f"\n## {heading}\n")
+    for block in re.findall(r"^```sh\n(.*?)^```", text.partition("\n## ")[0], re.DOTALL | re.MULTILINE):
+        yield block.splitlines()
+
+
 class Host:
     """This machine in the place of the containers: their commands as processes, their paths as folders.
 

@@ -31,7 +31,7 @@ from bin.run import REPO
 from edelweiss.client_app.cli import main
 from edelweiss.common import read_overrides
 from edelweiss.config import RunConfig
-from tests.deployment.host import COMPOSE, HOSPITALS, SERVICES
+from tests.deployment.host import COMPOSE, HOSPITALS, SERVICES, operations
 from tests.deployment.processes import untimed
 from tests.server_app.sites import run_at, with_secret
 
@@ -368,6 +368,22 @@ def test_they_train_though_a_hospital_is_stopped_and_started_between_two_rounds(
     model = load_file(folder / "model.safetensors")
     for name, array in load_file(quiet.folder / "model.safetensors").items():
         np.testing.assert_allclose(model[name], array, rtol=1e-3, atol=1e-4)
+
+
+def test_states_are_backed_up_and_restored_as_the_page_says(engine: Engine) -> None:
+    """Into volumes, whose folders are another user's; the hospital's operator has to say that nothing is missing."""
+    name = HOSPITALS[0]
+    backs_up, restores, _, coordinator = operations("Backup and restore")
+    for line in (*backs_up, *restores):
+        engine(line)
+    engine.until(lambda: "put back from a copy" in engine.log(name), name)
+    engine(f"docker compose exec -T {name} edelweiss-site audit --state-dir=/state --acknowledge")
+    for line in (*coordinator, *(each.replace(name, "superlink") for each in restores)):
+        engine(line)
+    engine.until(lambda: len(engine.tried(NODES).stdout.split("online")) == 1 + len(HOSPITALS), "superlink")
+
+
+NODES = "docker compose run --rm flower supernode list"
 
 
 def test_they_train_in_private_under_masks(engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from subprocess import CompletedProcess, Popen
+from typing import Any
 
 import httpx
 import pytest
@@ -26,23 +27,15 @@ from edelweiss.federation.ticket import study_key
 from edelweiss.lab.commands.submit import Connection
 from edelweiss.lab.dashboard.superlink import SuperLink
 from edelweiss.lab.submission import REPO
-from tests.deployment.host import HOSPITALS, SERVICES, START_TIMEOUT, Host, make_certificates, node_id
+from tests.deployment.host import HOSPITALS, SERVICES, START_TIMEOUT, Host, make_certificates, node_id, operations
 from tests.deployment.processes import RUN_TIMEOUT, process_logs, until
 from tests.server_app.sites import table, write_table
 
 pytestmark = pytest.mark.deployments
 
-PAGE = REPO / "docs" / "operations.md"
 JOB: dict[str, Value] = {"algorithm": "codasca", "problem": "auc", "dataset": "site", "model": "linear", "rounds": 1}
 JOB |= {"sites": 3, "local-steps": 2, "dp.epsilon": 2.0, "batch-size": 32, "workers": 1, "device": "cpu"}
 A, B, C = HOSPITALS
-
-
-def blocks(heading: str) -> Iterator[list[str]]:
-    """Yield the shell blocks of a section of the page, as lines."""
-    _, _, text = PAGE.read_text(encoding="utf-8").partition(f"\n## {heading}\n")
-    for block in re.findall(r"^```sh\n(.*?)^```", text.partition("\n## ")[0], re.DOTALL | re.MULTILINE):
-        yield block.splitlines()
 
 
 class Operator:
@@ -150,16 +143,15 @@ class Operator:
 
     def nodes(self) -> dict[str, bool]:
         """Return the hospitals that the coordinator's page shows, and whether each is connected."""
-        made = self.host.certificates
-        link = Connection(
-            f"127.0.0.1:{self.host.ports['superlink', '8000']}",
-            str(made / "ca.crt"),
-            certificate=str(made / "operator.crt"),
-            key=str(made / "operator.key"),
-        )
-        found, problems = SuperLink(link, str(made / "public")).nodes()
+        found, problems = self.asks(self.host.certificates)
         assert problems == []
         return {each["name"]: each["online"] for each in found}
+
+    def asks(self, shown: Path) -> tuple[list[dict[str, Any]], list[str]]:
+        """Ask the SuperLink for the hospitals, with the operator's certificate and key of a folder."""
+        made, address = self.host.certificates, f"127.0.0.1:{self.host.ports['superlink', '8000']}"
+        own = [str(file) for file in (made / "ca.crt", shown / "operator.crt", shown / "operator.key")]
+        return SuperLink(Connection(address, *own), str(made / "public")).nodes()
 
     @contextmanager
     def page(self, hospital: str, password: str) -> Iterator[httpx.Client]:
@@ -215,9 +207,9 @@ def operator(tmp_path: Path) -> Iterator[Operator]:
 def test_the_page_is_followed(operator: Operator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     it, host = operator, operator.host
     password = re.findall(r"password (\S+)", host.log(A))[0]
-    backs_up, restores, accepts = blocks("Backup and restore")
-    certificates, hospital, *others, sets_password = blocks("Rotation of certificates and keys")
-    withdraws, forgets = blocks("Leaving a study")
+    backs_up, restores, accepts, _ = operations("Backup and restore")
+    certificates, hospital, *others, sets_password = operations("Rotation of certificates and keys")
+    withdraws, forgets, _ = operations("Leaving a study")
 
     # Backup and restore, and a hospital of another release
     it.trains()
@@ -264,6 +256,9 @@ def test_the_page_is_followed(operator: Operator, tmp_path: Path, monkeypatch: p
         it.types(block[:-1])
     it.types(certificates[-1:])
     until(lambda: node_id(host, B) is not None, lambda: host.log(B))
+    hospitals, problems = it.asks(old)
+    assert (hospitals, len(problems)) == ([], 1), "the old operator is let in no more"
+    assert set(it.nodes()) == set(HOSPITALS), "and the new one is"
     assert "was not signed by the authority" in it.refused(old / "ca.crt", made / key, made / certificate)
     assert "certificate" in it.refused(made / "ca.crt", made / f"{A}.key", old / "public" / f"{A}.crt")
     pinned = study_key(str(made / "study.pub"))

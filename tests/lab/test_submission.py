@@ -7,6 +7,7 @@ import re
 import tomllib
 import zipfile
 from pathlib import Path
+from typing import cast
 
 import pytest
 from flwr.cli.build import build_fab_from_disk
@@ -15,7 +16,7 @@ from edelweiss.common import flatten
 from edelweiss.lab.cli import main
 from edelweiss.lab.commands.submit import Connection
 from edelweiss.lab.report.page import TEMPLATE
-from edelweiss.lab.submission import REPO, Outcome, app_table, read_run_config, stage
+from edelweiss.lab.submission import REPO, Flower, Outcome, app_table, read_run_config, stage, state_of
 from edelweiss.strategies import ALGORITHMS
 from tests.said import lines
 
@@ -57,6 +58,18 @@ def test_a_failure_is_explained_once(details: str, log: str, why: str) -> None:
 )
 def test_the_exit_code_is_how_the_run_ended(status: str, details: str, code: int) -> None:
     assert Outcome(status, details, "").code == code
+
+
+def test_a_run_that_a_superlink_has_forgotten_is_not_said_to_go_on() -> None:
+    """As Flower answers whose database was put back."""
+    answer = '{"success": false, "error-message": "Displaying run ID 7...\\n\\n[code: 16] Run ID not found."}'
+
+    def flower(command: list[str]) -> list[str]:
+        return ["Using SuperLink: deployment\n", answer] if "list" in command else []
+
+    outcome = state_of("7", cast(Flower, flower))
+    assert outcome.code == 4
+    assert "does not know it" in outcome.why
 
 
 def test_a_connection_is_encrypted_unless_it_is_said_not_to_be() -> None:
