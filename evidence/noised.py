@@ -304,7 +304,8 @@ def _average_precision(sites: Sequence[Noised], *, with_noise: bool) -> tuple[fl
     low = value - max(SLACK * deviation, crowded * (value - tied))
     high = value + (BETTER + FLATTENED * spread / total) * max(best - value, 0.0)
     reach = _reach((high - low) / deviation) * deviation
-    return float(orders[0]), _share(low - reach), _share(high + reach)
+    found = float(orders[0])
+    return found, min(found, _share(low - reach)), max(found, _share(high + reach))
 
 
 def _simulated(p: Floats, n: Floats, covariance: Floats) -> float:

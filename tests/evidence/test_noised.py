@@ -17,17 +17,36 @@ from edelweiss.evidence.noised import FACTOR, Noised, estimates
 from edelweiss.federation.privacy_account import Query, noise_for
 
 TRIALS = 300
-NORMAL = ("normal 0.75", "normal 0.9")
-CELLS = [(scores, patients, epsilon) for scores in NORMAL for patients in (200, 500, 2000) for epsilon in (8.0, 1.0)]
+RARELY = 4 * 0.0126  # four standard deviations of 300 trials
+CELLS = [
+    ("normal 0.75", 200, 8.0, 0.45),
+    ("normal 0.75", 200, 1.0, 1.0),
+    ("normal 0.75", 500, 8.0, 0.3),
+    ("normal 0.9", 2000, 8.0, 0.18),
+    ("normal 0.9", 2000, 1.0, 0.33),
+    ("beta", 500, 3.0, 0.42),
+    ("at both ends", 500, 3.0, 0.44),
+    ("at both ends", 2000, 1.0, 0.33),
+    ("a few values", 2000, 8.0, 0.4),
+]  # few bins where scores crowd, or tie; last: the widest that an average precision's interval may be
 
 
-@pytest.mark.parametrize(("scores", "patients", "epsilon"), CELLS)
-def test_the_interval_of_auroc_holds_it_as_often_as_it_says(scores: str, patients: int, epsilon: float) -> None:
-    covers, width, given_, noise = cell(scores, patients, epsilon, TRIALS)["auroc"]
-    assert covers >= 0.95 - 4 * 0.0126, covers  # four standard deviations of 300 trials
+@pytest.mark.parametrize(("scores", "patients", "epsilon", "most"), CELLS)
+def test_intervals_hold_the_truth_as_often_as_they_say_and_are_no_wider_than_that_takes(
+    scores: str, patients: int, epsilon: float, most: float
+) -> None:
+    auroc, precision = cell(scores, patients, epsilon, TRIALS).values()
+    covers, width, given_, noise = auroc
+    assert covers >= 0.95 - RARELY, covers
     assert 0 < width < 1
-    assert given_ > 0.25
+    assert given_ > 0.15
     assert noise > 0.6 if epsilon == 1 and patients == 200 else noise < 0.9
+    covers, width, given_, _ = precision
+    if (patients, epsilon) == (200, 1.0):
+        assert given_ < 0.05  # positives hardly ever stand out
+    else:
+        assert covers >= 0.95 - RARELY, covers
+        assert width < most
 
 
 def test_an_interval_without_the_noise_holds_it_too_rarely() -> None:
@@ -36,20 +55,33 @@ def test_an_interval_without_the_noise_holds_it_too_rarely() -> None:
     assert np.mean([one is not None and one[1] <= 0.75 <= one[2] for one in found]) < 0.85
 
 
-HARD = [
-    ("normal 0.75", 500, 8.0),
-    ("normal 0.9", 2000, 1.0),
-    ("beta", 500, 3.0),
-    ("at both ends", 500, 3.0),
-    ("at both ends", 2000, 1.0),
-]  # few bins where scores crowd
+def test_the_same_histograms_have_the_same_interval() -> None:
+    site, other = (Scores.normal(0.8).drawn(500, 1.0, np.random.default_rng(seed)) for seed in (0, 1))
+    assert estimates([site]) == estimates([Noised.read(site.record())]) != estimates([other])
 
 
-@pytest.mark.parametrize(("scores", "patients", "epsilon"), HARD)
-def test_that_of_average_precision_holds_it_at_least_as_often(scores: str, patients: int, epsilon: float) -> None:
-    covers, width, _, _ = cell(scores, patients, epsilon, TRIALS)["auprc"]
-    assert covers >= 0.95 - 4 * 0.0126, covers
-    assert width < 0.6
+COUNTS = st.lists(st.one_of(st.floats(-30, 300), st.floats(-1e12, 1e12)), min_size=6, max_size=6)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(st.floats(-1e6, 1e6), min_size=5, max_size=5).map(sorted), COUNTS, COUNTS, st.floats(1e-9, 1e9)
+        ),
+        min_size=1,
+        max_size=3,
+    )
+)
+def test_whatever_a_site_sends_there_is_an_interval_around_the_estimate_or_none(sent: list[Any]) -> None:
+    records = [dict(zip(("edges", "positives", "negatives", "noise"), one, strict=True)) for one in sent]
+    assert not any(map(Noised.wrong, records))
+    found = estimates([Noised.read(record) for record in records])
+    for name in {"auroc", "auprc"} & set(found):
+        low, value, high = (found[f"{name}{end}"] for end in ("-low", "", "-high"))
+        assert 0 <= low <= high <= 1
+        assert name == "auroc" or low <= value <= high
+        assert 0 <= found[f"{name}-noise"] <= 1
 
 
 @pytest.mark.parametrize("auroc", [0.75, 0.9])
@@ -67,12 +99,11 @@ def test_few_bins_say_nearly_the_average_precision_of_the_scores(auroc: float) -
 def test_sites_of_other_scales_add_up() -> None:
     random, noise = np.random.default_rng(1), noise_for({Query(1.0): 1}, 3.0, DELTA)
     hits = {"auroc": 0, "auprc": 0}
-    for _ in range(TRIALS):
+    for _ in range(TRIALS // 2):
         found = estimates([Scores.normal(0.8).drawn(patients, noise, random) for patients in (150, 300, 800)])
         for name, true in Scores.normal(0.8).truth().items():
             hits[name] += found[f"{name}-low"] <= true <= found[f"{name}-high"]
-    assert hits["auroc"] >= TRIALS * (0.95 - 4 * 0.0126)
-    assert hits["auprc"] >= TRIALS * (0.95 - 4 * 0.0126)
+    assert min(hits.values()) >= TRIALS // 2 * (0.95 - 4 * 0.0178)
 
 
 @settings(max_examples=60, deadline=None)
