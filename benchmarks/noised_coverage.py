@@ -77,14 +77,16 @@ class Scores:
     def _on_steps(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.round(scores / self.step) * self.step if self.step else scores
 
-    def drawn(self, patients: int, noise: float, random: np.random.Generator) -> Noised:
+    def drawn(
+        self, patients: int, noise: float, random: np.random.Generator, edges: NDArray[np.float64] | None = None
+    ) -> Noised:
         """Return the noised histograms of a site's patients."""
         positive = (random.random(patients) < self.prevalence).astype(float)
         found = np.where(
             positive == 1, *(own.rvs(patients, random_state=random) for own in (self.positive, self.negative))
         )
         scores = logit(np.clip(found, 1e-9, 1 - 1e-9)) if self.odds else self._on_steps(found)
-        return Noised.of(scores, positive, np.ones(patients), patients, noise, random.standard_normal)
+        return Noised.of(scores, positive, np.ones(patients), patients, noise, random.standard_normal, edges)
 
 
 SCORES = {

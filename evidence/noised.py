@@ -30,6 +30,9 @@ counts, once noise is cut off at 0: the truth may lie half of the way to the bes
 large. Where scores tie it is too high: bins then hold far more patients than they were made for, and the range begins
 at the order that ties have. The interval holds each point of its range in 95 % of cases (Imbens & Manski 2004). How
 wide the range is was chosen on simulated shapes of scores; the coverage on others is in differential-privacy.md.
+
+Several sites' counts are added up by bins with edges in the middle of theirs. Bins that are the same for all sites are
+first made as few as a site with as many patients would have.
 """
 
 from __future__ import annotations
@@ -63,8 +66,10 @@ DRAWS = 100  # of patients and noise, to find an average precision's deviation
 SLACK = 0.1  # of that deviation: how far below the order that is assumed within bins the truth may be
 BETTER, FLATTENED = 0.45, 0.7  # of the way to the best order: how far above; the second by the noise among positives
 CROWDED = 0.25, 0.1  # share of patients beyond what bins were to hold: where scores may tie, and how soon they do
+DEALT = 1.25  # of the deviation over several sites, since their patients are dealt to common bins
 LEAST = 1e-3  # average precision, and most short of 1
 PLACES = (np.arange(12) + 0.5) / 12  # within a bin, of its positives
+KINDS = ("positives", "negatives")
 WITHIN, OVER = "within sites", "over all sites"
 ENDS = {"value": "", "low": "-low", "high": "-high", "noise": "-noise"}  # of an estimate, and how its name ends
 COUNT, SCORE = number(-1e12, 1e12), number(-1e6, 1e6)
@@ -125,7 +130,7 @@ class Noised:
         if edges is not None:
             return cls._between(edges, finite, positive, weights, noise, normal)
         noise *= FACTOR
-        bins = int(np.clip(round((patients / noise) ** 0.35), FEWEST, MOST))
+        bins = _bins(patients, noise)
         coarse = np.histogram(np.clip(np.arcsinh(8 * finite), GRID[0], GRID[-1]), GRID, weights=weights)[0]
         edges = _edges(coarse + COARSE * noise * normal(len(coarse)), COARSE * noise, bins)
         return cls._between(edges, finite, positive, weights, noise, normal)
@@ -178,6 +183,11 @@ def _edges(noised: Floats, noise: float, bins: int) -> Floats:
     share = np.concatenate([[0.0], counts.cumsum() / counts.sum()])
     found: Floats = np.sinh(np.interp(_plan(bins)[1:-1], share + 1e-9 * np.arange(len(share)), GRID)) / 8
     return found
+
+
+def _bins(patients: float, noise: float) -> int:
+    """Return how many bins there should be."""
+    return int(np.clip(round((patients / noise) ** 0.35), FEWEST, MOST))
 
 
 def _plan(bins: int) -> Floats:
@@ -286,21 +296,17 @@ def _t(freedom: Floats) -> Floats:
 
 def _average_precision(sites: Sequence[Noised], *, with_noise: bool) -> tuple[float, float, float] | None:
     """Return estimate and interval over the patients of all sites, on one grid of bins; None if the noise hides it."""
-    grid = np.unique(np.concatenate([site.edges for site in sites]))
-    edges = sites[0].edges if len(sites) == 1 else np.array(np.quantile(grid, np.linspace(0, 1, len(sites[0].edges))))
-    maps = [_onto(edges, site.edges) for site in sites]
-    p: Floats = np.sum([own @ site.positives for own, site in zip(maps, sites, strict=True)], 0)
-    n: Floats = np.sum([own @ site.negatives for own, site in zip(maps, sites, strict=True)], 0)
+    total, negatives = (float(sum(getattr(site, kind).sum() for site in sites)) for kind in KINDS)
     spread: float = math.sqrt(sum(len(site.positives) * site.noise**2 for site in sites))
-    total: float = p.sum()
-    if total <= OUTSTANDING * spread or n.sum() <= 0:
+    if total <= OUTSTANDING * spread or negatives <= 0:
         return None
-    p, n = _non_negative(p), _non_negative(n)
+    edges = _edges_of_all(sites)
+    (p, of_p), (n, of_n) = (_summed(sites, kind, edges) for kind in KINDS)
     orders = np.array([_precision(p, n), _best_order(p, n), _tied(p, n)])
     value, best, tied = _log_odds(orders, LEAST)
     crowded = min(max((_crowded(sites) - CROWDED[0]) / CROWDED[1], 0.0), 1.0)
-    covariance = np.sum([site.noise**2 * own @ own.T for own, site in zip(maps, sites, strict=True)], 0)
-    deviation = max(_simulated(p, n, covariance * with_noise), 1e-9)
+    deviation = max(_simulated((p, of_p * with_noise), (n, of_n * with_noise)), 1e-9)
+    deviation *= DEALT if len(sites) > 1 else 1.0
     low = value - max(SLACK * deviation, crowded * (value - tied))
     high = value + (BETTER + FLATTENED * spread / total) * max(best - value, 0.0)
     reach = _reach((high - low) / deviation) * deviation
@@ -308,14 +314,32 @@ def _average_precision(sites: Sequence[Noised], *, with_noise: bool) -> tuple[fl
     return found, min(found, _share(low - reach)), max(found, _share(high + reach))
 
 
-def _simulated(p: Floats, n: Floats, covariance: Floats) -> float:
+def _summed(sites: Sequence[Noised], kind: str, edges: Floats) -> tuple[Floats, Floats]:
+    """Return counts of all sites by common bins, none negative, and the covariance of their noise.
+
+    A bin of a site that lies in several common ones is dealt to them: first evenly, then as all sites' patients lie.
+    """
+    maps, found = [_onto(edges, site.edges) for site in sites], np.zeros(0)
+    for last in (False, False, True) if len(sites) > 1 else (True,):
+        counts = [own @ getattr(site, kind) for own, site in zip(maps, sites, strict=True)]
+        found = _non_negative(np.sum(counts, 0))
+        if not last:
+            weights = [_onto(site.edges, edges) * (found + 1e-3 * found.mean()) for site in sites]
+            maps = [(own / np.maximum(own.sum(1, keepdims=True), 1e-300)).T for own in weights]
+    return found, np.sum([site.noise**2 * own @ own.T for own, site in zip(maps, sites, strict=True)], 0)
+
+
+def _simulated(*counts: tuple[Floats, Floats]) -> float:
     """Return the standard deviation of the log-odds of average precision, over patients and noise drawn anew.
 
-    The draws follow from the counts, so that the same histograms have the same interval.
+    ``counts`` of positives, then of negatives, each with the covariance of its noise. The draws follow from the counts,
+    so that the same histograms have the same interval.
     """
-    random = np.random.default_rng(np.concatenate([p, n]).view(np.uint32))
-    size, root = (DRAWS, len(p)), _root(covariance)
-    drawn = [_non_negative(random.poisson(own, size) + random.standard_normal(size) @ root) for own in (p, n)]
+    random = np.random.default_rng(np.concatenate([own for own, _ in counts]).view(np.uint32))
+    drawn = [
+        _non_negative(random.poisson(own, (DRAWS, len(own))) + random.standard_normal((DRAWS, len(own))) @ _root(noise))
+        for own, noise in counts
+    ]
     return float(_log_odds(_precision(*drawn), LEAST).std())
 
 
@@ -339,6 +363,22 @@ def _crowded(sites: Sequence[Noised]) -> float:
         if not np.array_equal(site.edges, FIXED):  # those follow no plan
             excess += np.maximum(counts - total * np.diff(_plan(bins)), 0.0).sum() - bins * site.noise
     return excess / max(patients, 1e-9)
+
+
+def _edges_of_all(sites: Sequence[Noised]) -> Floats:
+    """Return edges of bins for the counts of all sites, ascending."""
+    first, bins = sites[0], max(len(site.positives) for site in sites)
+    if np.array_equal(first.edges, FIXED):  # far more bins than the patients fill
+        both = first.positives + first.negatives
+        counts = np.where(both > 2 * math.sqrt(2) * first.noise, both, 0.0)
+        wanted = _plan(_bins(max(both.sum(), 0.0), first.noise))[1:-1] * counts.sum()
+        return FIXED[np.unique(np.searchsorted(counts.cumsum(), wanted).clip(0, len(FIXED) - 1))]
+    if len(sites) == 1:
+        return first.edges
+    own = [np.interp(_plan(bins)[1:-1], _plan(len(site.positives))[1:-1], np.arcsinh(8 * site.edges)) for site in sites]
+    patients = [max(float(site.positives.sum() + site.negatives.sum()), 1.0) for site in sites]
+    found: Floats = np.sinh(np.average(own, 0, weights=patients)) / 8
+    return found
 
 
 def _onto(edges: Floats, own: Floats) -> Floats:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 from scipy.stats import t as students
 
-from benchmarks.noised_coverage import DELTA, SCORES, Scores, cell
+from benchmarks.noised_coverage import DELTA, OTHERS, SCORES, Scores, cell
 from edelweiss.evidence import noised
 from edelweiss.evidence.noised import FACTOR, Noised, estimates
 from edelweiss.federation.privacy_account import Query, noise_for
@@ -98,12 +99,23 @@ def test_few_bins_say_nearly_the_average_precision_of_the_scores(auroc: float) -
 @pytest.mark.slow
 def test_sites_of_other_scales_add_up() -> None:
     random, noise = np.random.default_rng(1), noise_for({Query(1.0): 1}, 3.0, DELTA)
-    hits = {"auroc": 0, "auprc": 0}
+    shape, hits = SCORES["at both ends"], {"auroc": 0, "auprc": 0}
+    truth = shape.truth()
     for _ in range(TRIALS // 2):
-        found = estimates([Scores.normal(0.8).drawn(patients, noise, random) for patients in (150, 300, 800)])
-        for name, true in Scores.normal(0.8).truth().items():
+        found = estimates([shape.drawn(patients, noise, random) for patients in (150, 300, 800)])
+        for name, true in truth.items():
             hits[name] += found[f"{name}-low"] <= true <= found[f"{name}-high"]
-    assert min(hits.values()) >= TRIALS // 2 * (0.95 - 4 * 0.0178)
+    assert min(hits.values()) >= TRIALS // 2 * (0.95 - 4 * 0.0178), hits
+
+
+def test_so_do_sums_by_bins_that_most_patients_leave_empty() -> None:
+    random, noise = np.random.default_rng(1), math.sqrt(3) * noise_for({Query(1.0): 1}, 3.0, DELTA)
+    shape, hits = OTHERS["normal 0.95"], 0
+    true = shape.truth()["auprc"]
+    for _ in range(TRIALS // 2):
+        one = noised._average_precision([shape.drawn(2100, noise, random, noised.FIXED)], with_noise=True)
+        hits += one is not None and one[1] <= true <= one[2]
+    assert hits >= TRIALS // 2 * (0.95 - 4 * 0.0178), hits
 
 
 @settings(max_examples=60, deadline=None)
