@@ -372,7 +372,8 @@ def _edges_of_all(sites: Sequence[Noised]) -> Floats:
         both = first.positives + first.negatives
         counts = np.where(both > 2 * math.sqrt(2) * first.noise, both, 0.0)
         wanted = _plan(_bins(max(both.sum(), 0.0), first.noise))[1:-1] * counts.sum()
-        return FIXED[np.unique(np.searchsorted(counts.cumsum(), wanted).clip(0, len(FIXED) - 1))]
+        few: Floats = FIXED[np.unique(np.searchsorted(counts.cumsum(), wanted).clip(0, len(FIXED) - 1))]
+        return few
     if len(sites) == 1:
         return first.edges
     own = [np.interp(_plan(bins)[1:-1], _plan(len(site.positives))[1:-1], np.arcsinh(8 * site.edges)) for site in sites]
