@@ -20,11 +20,12 @@ def preview(site: OpenSite, data: SiteData | None) -> dict[str, str]:
     """Return the preview of a run, line by line."""
     run, strategy, problem = site.run, site.run.strategy, PROBLEMS[site.run.problem]
     lines = {"study": site.study} if site.study else {}
+    often = "every round" if run.evaluate_every == 1 else f"every {run.evaluate_every} rounds"
     lines |= {
         "computes": f"{run.algorithm} on {run.problem}, {run.rounds} rounds" + f", {run.model}" * problem.needs_data,
         "sends in a round": sends(strategy).replace("`", ""),
         "each update from": f"{strategy.local_steps} steps on batches of {run.batch_size}",
-        "evaluated": f"every {run.evaluate_every} rounds and at the end" if run.evaluate_every else "at the end",
+        "evaluated": f"{often} and at the end" if run.evaluate_every else "at the end",
     }
     if run.secure_aggregation:
         lines["sent as"] = f"sums over {run.sites} sites, masked: with {', '.join(site.policy.peers) or 'nobody'}"

@@ -145,7 +145,8 @@ def left(run: Content) -> Iterator[list[str]]:
     judged = [name for name in HEADLINE if any(name in site["metrics"] for site in run.sites)]
     if judged:
         every = run.config.evaluate_every
-        when = f"every {every} rounds and at the end" if every else "at the end"
+        often = "every round" if every == 1 else f"every {every} rounds"
+        when = f"{often} and at the end" if every else "at the end"
         of = ", of each label" * bool(run.labels)
         named = ", ".join(METRICS[name].label for name in judged)
         yield [f"evaluations, {when}", f"{named}; histograms of scores{of}"]

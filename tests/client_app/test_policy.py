@@ -28,6 +28,7 @@ from edelweiss.federation import RunError, Site
 from edelweiss.federation.fingerprint import fingerprint
 from edelweiss.federation.wire import pack
 from edelweiss.server_app.console import Progress
+from edelweiss.server_app.coordinator import coordinate
 from edelweiss.server_app.data_summary import pooled
 from tests.client_app.policies import WAITS, Hospital, site_toml, told, train
 from tests.said import has, lines, warnings
@@ -232,6 +233,25 @@ def test_runs_that_never_ask_for_a_round_have_a_limit_of_their_own(
         assert isinstance(told(grid), Facts)
         assert "24 hours" not in train(grid)
     assert "1 runs within 24 hours" in str(hospital.described())
+
+
+def test_a_run_that_another_site_refuses_takes_no_place_at_the_others(tmp_path: Path) -> None:
+    north = Hospital(tmp_path / "north", *table(60, seed=0), runs_per_day=1)
+    south = Hospital(tmp_path / "south", *table(60, seed=1), algorithms=["fedavg"])
+    nodes = [north.node, south.node | {"site": "south"}]
+
+    def run(algorithm: str, problem: str) -> None:
+        keys = {"algorithm": algorithm, "problem": problem, "sites": 2, "rounds": 1, "workers": 1, "evaluate_every": 0}
+        job = site_job(tmp_path, **keys, holdout_share=0.2)
+        with SiteGrid(job, nodes) as grid:
+            coordinate(job, grid, Progress(quiet=True))
+
+    for _ in range(2):
+        with pytest.raises(RunError, match=r"south' refused: .*this site allows 'fedavg'"):
+            run("codasca", "auc")
+    run("fedavg", "bce")
+    with pytest.raises(RunError, match=r"north' refused: .*1 runs within 24 hours"):
+        run("fedavg", "bce")
 
 
 def test_a_policy_holds_for_simulated_parts_too_but_its_minima_do_not(tmp_path: Path) -> None:

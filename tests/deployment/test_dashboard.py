@@ -178,20 +178,25 @@ def start_by_keyboard(window: Browser, it: Coordinator) -> None:
     shows(window, "running", "rita")
 
 
-def looks(window: Browser, it: Coordinator) -> None:
-    """Every page, narrow and light, wide and dark: no horizontal scroll, no HTML of others, nothing that axe finds."""
-    routes = Dashboard(it.runs, None).page(Accounts(it.host.root / "accounts.json", ROLES)).routes
-    pages = window.pages(it.url, routes, name=RUN)
-    assert {"/", "/hospitals", f"/runs/{RUN}", "/new", "/compare"} <= {*pages}
+def looks(window: Browser, *addresses: str) -> None:
+    """Narrow and light, wide and dark: no horizontal scroll, no HTML of others, nothing that axe finds."""
     for width, scheme in ((360, "light"), (1440, "dark")):
         window.look(width, scheme)
-        for page in (*pages, f"/runs/{HOSTILE.replace(' ', '%20')}", "/nowhere"):
-            window.open(f"{it.url}{page}")
-            assert window.js("return document.documentElement.scrollWidth") <= width, page
-            assert window.js("return document.querySelectorAll('main img').length") == 0, page
-            assert window.off_keyboard() == [], page
-            assert window.violations() == [], (page, width, scheme)
+        for address in addresses:
+            window.open(address)
+            assert window.js("return document.documentElement.scrollWidth") <= width, address
+            assert window.js("return document.querySelectorAll('main img').length") == 0, address
+            assert window.off_keyboard() == [], address
+            assert window.violations() == [], (address, width, scheme)
     window.look(1440, "light")
+
+
+def pages(window: Browser, it: Coordinator) -> list[str]:
+    """Return the addresses of every page while a run goes on, and of what is none."""
+    routes = Dashboard(it.runs, None).page(Accounts(it.host.root / "accounts.json", ROLES)).routes
+    found = window.pages(it.url, routes, name=RUN)
+    assert {"/", "/hospitals", f"/runs/{RUN}", "/new", "/compare"} <= {*found}
+    return [it.url + page for page in (*found, f"/runs/{HOSTILE.replace(' ', '%20')}", "/nowhere")]
 
 
 def test_a_run_from_its_start_to_its_end(tmp_path: Path, certificates: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,7 +224,7 @@ def test_a_run_from_its_start_to_its_end(tmp_path: Path, certificates: Path, mon
         press(window, "stop", token="guessed")
         assert "Not from this page" in window.text()
         assert it.status == "running"
-        looks(window, it)
+        looks(window, *pages(window, it))
 
         window.open(f"{it.url}/hospitals")
         until(lambda: "badge bad" in row_of(window, KILLED), window.text)
@@ -234,6 +239,10 @@ def test_a_run_from_its_start_to_its_end(tmp_path: Path, certificates: Path, mon
         it.stack.enter_context(it.host.up(KILLED))
         shows(window, "complete", "20 of 20", "Report")
         assert it.status == "complete"
+        window.open(f"{it.url}/runs/{RUN}/report")
+        assert "In short" in window.text()
+        looks(window, f"file://{it.runs / RUN}/report.html")  # the same, where axe's script may run
+        window.open(f"{it.url}/runs/{RUN}")
         if PICTURES:
             window.look(1100, "light")
             window.picture(Path(PICTURES) / "coordinator-page.png")
