@@ -17,6 +17,8 @@ noised count. The interval is {A: T(A)² ≤ t² V(A)} (Fieller 1954), where V i
 noise adds to its estimate taken out again, plus that of the noise, both quadratic in A. Where positives do not stand
 out of the noise it is all of [0, 1], as it should be, and no AUROC is given; those that are given then were lucky, so
 t has the fewer degrees of freedom the less the pairs stand out. Over several sites T and V add up: pairs within sites.
+Of pairs in one bin the positive wins half, as of ties, or more: the interval holds any share up to what it wins by the
+ROC curve below.
 
 **Average precision.** From counts made non-negative, on the log-odds scale. Within a bin the order is unknown, and even
 mixing would be pessimistic, most of all in the top bin: the share of positives rises with the score. So between the
@@ -242,13 +244,14 @@ def in_evidence(
 
 def _auroc(sites: Sequence[Noised], *, with_noise: bool) -> tuple[float, float, float] | None:
     """Return estimate and 95 % interval; None if every A is possible."""
-    pairs, total, positives, spread = 0.0, 0.0, 0.0, 0.0
+    pairs, total, more, positives, spread = 0.0, 0.0, 0.0, 0.0, 0.0
     variance = np.zeros((3, 3))  # at A = 0, 1/2, 1: of the noise, of sampling, the least of the noise
     for site in sites:
         p, n, noise = site.positives, site.negatives, site.noise**2
         above = np.tri(len(p), k=-1) + np.eye(len(p)) / 2
         pairs += float(p.sum() * n.sum())
         total += float(p @ above @ n)
+        more += max(_won_in_bins(_non_negative(p), _non_negative(n)), 0.0)
         positives += float(p.sum())
         of_sum = noise * len(p)
         spread += of_sum * max(float(p.sum() ** 2 + n.sum() ** 2) - of_sum, of_sum)
@@ -271,8 +274,11 @@ def _auroc(sites: Sequence[Noised], *, with_noise: bool) -> tuple[float, float, 
     freedom = (max(positives, 4.0) - 1) * (both / np.maximum(sampling, 1e-9 * both + 1e-300)) ** 2
     if with_noise:  # where positives hardly stand out, those intervals that are not all of [0, 1] miss too often
         freedom = np.minimum(freedom, PAIRS * pairs**2 / spread)
-    possible = (total - STEPS * pairs) ** 2 <= _t(freedom) ** 2 * both
-    value = float(np.clip(total / pairs, 0, 1))
+    value = float(np.clip((total + more / 2) / pairs, 0, 1))
+    deviation, away = np.sqrt(both), total - STEPS * pairs
+    apart = more / max(float(np.interp(value, STEPS, deviation)), 1e-9)
+    reach = _reach(apart) / NORMAL * _t(freedom) * deviation
+    possible = (away <= reach) & (away >= -more - reach)
     if not possible.any():
         return value, value, value
     low, high = STEPS[possible][[0, -1]]
@@ -398,6 +404,26 @@ def _onto(edges: Floats, own: Floats) -> Floats:
 
 def _precision(p: Floats, n: Floats) -> Floats:
     """Return the average precision of counts by ascending bins, shape (..., B); shape (...)."""
+    (tp, positives), (_, negatives) = _from_the_top(p), _from_the_top(n)
+    recall, false = _lines(p, n)
+    true, false = recall * positives[..., None], false * negatives[..., None]
+    found: Floats = (np.diff(tp)[..., None] * true / np.maximum(true + false, 1e-9)).sum((-1, -2)) / len(PLACES)
+    return found
+
+
+def _won_in_bins(p: Floats, n: Floats) -> float:
+    """Return how many of the pairs of a positive and a negative in one bin the positive wins, beyond half of them."""
+    fp = _from_the_top(n)[0]
+    above, in_bin = _lines(p, n)[1].mean(-1) - fp[:-1], np.diff(fp)
+    below = 1 - above / np.maximum(in_bin, 1e-9)
+    return float((p * n)[::-1] @ np.where(in_bin > 1e-9, below - 0.5, 0.0))
+
+
+def _lines(p: Floats, n: Floats) -> tuple[Floats, Floats]:
+    """Return the shares of positives and of negatives that score higher, from the top, shape (..., B, `PLACES`).
+
+    At evenly spread positives of each bin, where the ROC curve is a straight line in the log-odds of both shares.
+    """
     (tp, positives), (fp, negatives) = _from_the_top(p), _from_the_top(n)
     y, x = (_log_odds(rate, 0.25 / np.maximum(total, 1.0)) for rate, total in ((tp, positives), (fp, negatives)))
     rise = np.diff(y)
@@ -406,12 +432,8 @@ def _precision(p: Floats, n: Floats) -> Floats:
     lower = [*range(1, p.shape[-1]), p.shape[-1] - 1]  # the edge that a bin's line goes through; the last has an upper
     recall = tp[..., :-1, None] + np.diff(tp)[..., None] * PLACES
     line = x[..., lower, None] + steep[..., None] * (_log_odds(recall, 1e-9) - y[..., lower, None])
-    false = (
-        np.clip(1 / (1 + np.exp(-np.clip(line, -50, 50))), fp[..., :-1, None], fp[..., 1:, None]) * negatives[..., None]
-    )
-    true = recall * positives[..., None]
-    found: Floats = (np.diff(tp)[..., None] * true / np.maximum(true + false, 1e-9)).sum((-1, -2)) / len(PLACES)
-    return found
+    false: Floats = np.clip(1 / (1 + np.exp(-np.clip(line, -50, 50))), fp[..., :-1, None], fp[..., 1:, None])
+    return recall, false
 
 
 def _from_the_top(counts: Floats) -> tuple[Floats, Floats]:
