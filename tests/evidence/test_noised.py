@@ -29,6 +29,7 @@ CELLS = [
     ("at both ends", 500, 3.0, 0.44),
     ("at both ends", 2000, 1.0, 0.33),
     ("a few values", 2000, 8.0, 0.4),
+    ("a few values", 2000, 1.0, 0.5),
 ]  # few bins where scores crowd, or tie; last: the widest that an average precision's interval may be
 
 
