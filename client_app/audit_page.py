@@ -87,11 +87,13 @@ def _when(at: float) -> str:
 _TEMPLATE = Environment(
     autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
 ).from_string("""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>Audit log{{ ' of ' ~ site if site }}</title>
-<style>body { font: 14px sans-serif; margin: 2em } td, th { text-align: left; vertical-align: top;
+<html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1"><title>Audit log{{ ' of ' ~ site if site }}</title>
+<style>:root { color-scheme: light dark } body { font: 14px sans-serif; margin: 2em; overflow-wrap: anywhere }
+td, th { text-align: left; vertical-align: top;
 padding: 2px 8px; border-bottom: 1px solid #ccc; white-space: pre-wrap; overflow-wrap: anywhere }
-dt { font-weight: bold; margin-top: .3em } dd, li { overflow-wrap: anywhere } h2 { margin-top: 2em }</style>
-</head><body>
+dt { font-weight: bold; margin-top: .3em } h2 { margin-top: 2em } .wide { overflow-x: auto }</style>
+</head><body><main>
 <h1>Audit log{{ ' of ' ~ site if site }}</h1>
 <p>Written {{ now }} from a verified log of {{ '{:,}'.format(head[0]) }} lines.
 {% if head[1] %}
@@ -118,11 +120,12 @@ Not signed.
 </ul>
 <h3>All lines</h3>
 {% endif %}
-<table><thead><tr class="head">{% for name in columns %}<th>{{ name }}</th>{% endfor %}</tr></thead><tbody>
+<div class="wide" tabindex="0"><table>
+<thead><tr class="head">{% for name in columns %}<th>{{ name or 'way' }}</th>{% endfor %}</tr></thead><tbody>
 {% for line in part.lines %}
 <tr>{% for cell in line %}<td>{{ cell }}</td>{% endfor %}</tr>
 {% endfor %}
-</tbody></table>
+</tbody></table></div>
 {% endfor %}
-</body></html>
+</main></body></html>
 """)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -106,15 +107,21 @@ def test_runs_like_one_are_approved_in_advance_by_keyboard_and_withdrawn(opened:
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(360, "light"), (1440, "dark")])
-def test_every_page_is_readable_and_accessible(opened: tuple[SitePage, Browser], width: int, scheme: str) -> None:
+def test_every_page_is_readable_and_accessible(
+    opened: tuple[SitePage, Browser], tmp_path: Path, width: int, scheme: str
+) -> None:
+    """The signed record of a run, too, as the data-protection officer gets it."""
     page, window = opened
     page.note("33", terms=TERMS)
     window.look(width, scheme)
     login(page, window)
     pages = window.pages(page.url, page_of(page.config).routes, run="33")
     assert {"/", "/runs", "/runs/33", "/advance", "/audit"} <= {*pages}
-    for path in (*pages, "/runs/33?print=1", "/advance?run=33", "/nowhere"):
-        window.open(f"{page.url}{path}")
+    record = tmp_path / "record.html"
+    record.write_bytes(page.login().get("/runs/33/record").content)
+    addresses = [page.url + path for path in (*pages, "/runs/33?print=1", "/advance?run=33", "/nowhere")]
+    for path in (*addresses, f"file://{record}"):
+        window.open(path)
         assert window.js("return document.documentElement.scrollWidth") <= width, path
         assert window.js("return document.querySelectorAll('main img[src=x]').length") == 0
         assert window.violations() == [], path
