@@ -59,11 +59,14 @@ CONVERT = {  # what nothing here reads, and the command that converts it; the na
     "pandas.DataFrame(arff.loadarff(sys.argv[1])[0]).map(lambda one: one.decode() if isinstance(one, bytes) else one)"
     ".to_csv('data.csv', index=False)\" {0}",
     ".xls": "soffice --headless --convert-to xlsx {0}",
+    ".xlsb": "soffice --headless --convert-to xlsx {0}",
     ".ods": "soffice --headless --convert-to xlsx {0}",
     ".mdb": "mdb-export {0} TABLE > data.csv",
     ".accdb": "mdb-export {0} TABLE > data.csv",
     ".zip": "unzip {0}",
     ".json": "python -c \"import pandas, sys; pandas.read_json(sys.argv[1]).to_csv('data.csv', index=False)\" {0}",
+    ".por": "python -c \"import pyreadstat as p, sys; p.read_por(sys.argv[1])[0].to_csv('data.csv', index=False)\" {0}",
+    ".zsav": "python -c \"import pyreadstat as p, sys; p.read_sav(sys.argv[1])[0].to_csv('data.csv', index=False)\" {0}",
     ".feather": "python -c \"import pandas, sys; pandas.read_feather(sys.argv[1]).to_parquet('data.parquet')\" {0}",
 }
 KINDS = {  # how a file begins that is no text, whatever its name
@@ -527,6 +530,9 @@ def _frames(read: Callable[[Path], Iterator[pd.DataFrame]]) -> Callable[[Path, F
 
 
 def _in_rows(frame: pd.DataFrame) -> Iterator[list[Any]]:
+    for place, kind in enumerate(frame.dtypes):
+        if kind == "float32":  # 5.1, as whoever entered it reads it, not 5.099999904632568
+            frame.isetitem(place, frame.iloc[:, place].astype(str).astype(float))
     missing = frame.isna().to_numpy()
     for row, gone in zip(frame.itertuples(index=False, name=None), missing, strict=True):
         yield [None if lacks else value for value, lacks in zip(row, gone, strict=True)]

@@ -28,6 +28,7 @@ from edelweiss.datasets.source import Source
 from tests.said import has
 
 FRAME = pd.DataFrame({"age": [61, 48, 75, 52], "größe": [1.625, 1.8, np.nan, 1.75], "label": [1, 0, 1, 0]})
+LABELS = {"label": [1, 0, 1, 0]}
 STUDY = {"label": {"column": "label", "negative": ["0"], "positive": ["1"]}, "columns": {"age": {}, "größe": {}}}
 
 
@@ -120,6 +121,17 @@ def test_what_a_file_of_sas_has_is_what_was_written(tmp_path: Path, encoding: st
     frame.to_csv(tmp_path / "as" / "data.csv", index=False)
     assert same(read, read_site(str(tmp_path / "as"), "", True, study=parse("study.toml", words)))
     assert takes(file) >= CELL * 3 * 20
+
+
+@pytest.mark.parametrize("kind", ["Stata", "Parquet"])
+def test_a_short_float_is_the_number_that_was_entered(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "FRAME", pd.DataFrame({"crp": np.float32([5.1, -9.9, np.nan, 0.7])} | LABELS))
+    FILES[kind](tmp_path)
+    study = STUDY | {"file": "data.*", "columns": {"crp": {"missing": ["-9.9"], "range": [0.7, 5.1]}}}
+    read = read_site(str(tmp_path), "", True, study=parse("study.toml", study))
+    np.testing.assert_array_equal(read.inputs.flatten(), np.float32([5.1, np.nan, np.nan, 0.7]))
 
 
 def test_a_workbook_of_several_sheets_needs_a_name(tmp_path: Path, plain: Source) -> None:
@@ -232,7 +244,7 @@ def test_what_is_not_read_is_named_with_what_converts_it(tmp_path: Path, name: s
         read_site(str(tmp_path), "", True, study=parse("study.toml", STUDY | {"file": name}))
 
 
-@pytest.mark.parametrize("kind", ["arff", "json", "feather"])
+@pytest.mark.parametrize("kind", ["arff", "json", "feather", "por", "zsav"])
 def test_the_command_that_is_named_makes_the_table(
     tmp_path: Path, kind: str, plain: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -243,6 +255,10 @@ def test_the_command_that_is_named_makes_the_table(
         head = "@relation r\n@attribute age numeric\n@attribute größe numeric\n@attribute label {no,yes}\n@data\n"
         body = frame.to_csv(index=False, header=False, na_rep="?", lineterminator="\n")
         (tmp_path / name).write_text(head + body)
+    elif kind == "zsav":
+        pyreadstat.write_sav(frame, name, compress=True)
+    elif kind == "por":  # which knows capital letters of ASCII alone
+        pyreadstat.write_por(frame.rename(columns={"größe": "GR"}), name)
     else:
         getattr(frame, f"to_{kind}")(tmp_path / name)
     with pytest.raises(DataError, match="convert it, with python") as caught:
@@ -252,6 +268,9 @@ def test_the_command_that_is_named_makes_the_table(
     monkeypatch.setattr("sys.argv", [option, named])
     exec(code, {})
     (tmp_path / name).unlink()
+    if kind == "por":
+        made = pd.read_csv("data.csv").rename(columns={"AGE": "age", "GR": "größe", "LABEL": "label"})
+        made.to_csv("data.csv", index=False)
     assert same(read_site(str(tmp_path), "label", True), plain)
 
 
