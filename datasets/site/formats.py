@@ -16,6 +16,7 @@ import io
 import math
 import re
 import shlex
+import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -65,8 +66,8 @@ CONVERT = {  # what nothing here reads, and the command that converts it; the na
     ".accdb": "mdb-export {0} TABLE > data.csv",
     ".zip": "unzip {0}",
     ".json": "python -c \"import pandas, sys; pandas.read_json(sys.argv[1]).to_csv('data.csv', index=False)\" {0}",
-    ".por": "python -c \"import pyreadstat as p, sys; p.read_por(sys.argv[1])[0].to_csv('data.csv', index=False)\" {0}",
-    ".zsav": "python -c \"import pyreadstat as p, sys; p.read_sav(sys.argv[1])[0].to_csv('data.csv', index=False)\" {0}",
+    ".por": "python -c \"import pyreadstat as p, sys; p.read_por(sys.argv[1])[0].to_csv('data.csv', index=0)\" {0}",
+    ".zsav": "python -c \"import pyreadstat as p, sys; p.read_sav(sys.argv[1])[0].to_csv('data.csv', index=0)\" {0}",
     ".feather": "python -c \"import pandas, sys; pandas.read_feather(sys.argv[1]).to_parquet('data.parquet')\" {0}",
 }
 KINDS = {  # how a file begins that is no text, whatever its name
@@ -424,9 +425,16 @@ def _workbook(file: Path, form: Form) -> Iterator[list[Any]]:
     if text := too_large(file, takes(file)):  # a few megabytes may become any number of gigabytes
         raise DataError(f"{file.parent}: {text}", f"{file.name} is too large for the memory of this site")
     reader = ExcelReader(file, data_only=True)
-    reader.read()
+    with warnings.catch_warnings(action="ignore"):  # of charts, rules and extensions, which hold no cell
+        reader.read()
+        parts = {sheet.name: place.target for sheet, place in reader.parser.find_sheets()}
     book = reader.wb
     sheets = {sheet.title: sheet for sheet in book.worksheets}
+    if not sheets:
+        text = (
+            'has no sheet that is read: save it as "Excel Workbook (*.xlsx)", not as a "Strict Open XML" one, or as CSV'
+        )
+        raise DataError(f"{file} {text}", f"{file.name} has no sheet that is read")
     if form.sheet not in (sheets if form.sheet or len(sheets) > 1 else ("",)):
         what = f"has no sheet {form.sheet!r}" if form.sheet else f"has {len(sheets)} sheets"
         text = f"{file} {what}: name one in a study file, sheet = one of {', '.join(map(repr, sheets))}"
@@ -435,7 +443,7 @@ def _workbook(file: Path, form: Form) -> Iterator[list[Any]]:
     if merged := [str(cells) for cells in sheet.merged_cells.ranges if cells.max_row >= form.header_row]:
         text = f"{file}: cells {examples(merged)} of sheet {sheet.title!r} are merged: unmerge them and fill in each"
         raise DataError(text, f"{file.name}: {len(merged)} groups of cells are merged")
-    part = next(place.target for one, place in reader.parser.find_sheets() if one.name == sheet.title)
+    part = parts[sheet.title]
     with opened(file) as stream, zipfile.ZipFile(stream) as archive:
         # Whoever wrote it may say that no value in it is a result yet, and have put 0 in each formula's place.
         said = ElementTree.fromstring(archive.read(reader.parser.workbook_part_name)).find("{*}calcPr")

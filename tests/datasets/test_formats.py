@@ -172,6 +172,18 @@ def edited(file: Path, name: str, change: Callable[[bytes], bytes]) -> None:
             book.writestr(each, content)
 
 
+@pytest.mark.filterwarnings("error")  # of a program's inside, which a hospital's log does not need
+def test_a_workbook_whose_sheets_openpyxl_does_not_know_is_refused(tmp_path: Path) -> None:
+    FILES["Excel"](tmp_path)
+    edited(
+        tmp_path / "data.xlsx",
+        "xl/workbook.xml",
+        lambda text: text.replace(b"schemas.openxmlformats.org", b"purl.oclc.org/ooxml"),  # "Strict Open XML"
+    )
+    with pytest.raises(DataError, match="has no sheet"):
+        read_site(str(tmp_path), "label", True)
+
+
 UNCALCULATED = {
     "no value": b'<c r="B3"><f>0.9*2</f></c>',
     "an empty value": b'<c r="B3"><f>0.9*2</f><v></v>\n</c>',
