@@ -540,7 +540,7 @@ def _frames(read: Callable[[Path], Iterator[pd.DataFrame]]) -> Callable[[Path, F
 def _in_rows(frame: pd.DataFrame) -> Iterator[list[Any]]:
     for place, kind in enumerate(frame.dtypes):
         if kind == "float32":  # 5.1, as whoever entered it reads it, not 5.099999904632568
-            frame.isetitem(place, frame.iloc[:, place].astype(str).astype(float))
+            frame.isetitem(place, frame.iloc[:, place].astype(str).astype(float).to_numpy())
     missing = frame.isna().to_numpy()
     for row, gone in zip(frame.itertuples(index=False, name=None), missing, strict=True):
         yield [None if lacks else value for value, lacks in zip(row, gone, strict=True)]
