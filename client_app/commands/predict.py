@@ -14,7 +14,10 @@ DESCRIPTION = (
 def declare(parser: argparse.ArgumentParser) -> None:
     """Name the options."""
     add = parser.add_argument
-    add("data", help="the patients: a CSV or Parquet file, labels.csv beside images, or a folder that holds one")
+    add(
+        "data",
+        help="the patients: a table (CSV, Excel, Parquet, ...), labels.csv beside images, or a folder that holds one",
+    )
     add("--model", default="", help="a model file or a run folder (default: the newest in models of --state-dir)")
     add("--state-dir", default="", help="the site's state folder")
     add("--policy", default="", metavar="FILE", help="your policy, whose plug-ins the model may need (default: none)")

@@ -24,7 +24,7 @@ from edelweiss.datasets.image_faults import Faults, Kind
 from edelweiss.datasets.image_file import ImageForm
 from edelweiss.datasets.images import read_images
 from edelweiss.datasets.numbers import LARGEST
-from edelweiss.datasets.site.formats import Form, found_in, looks_like, stream_of
+from edelweiss.datasets.site.formats import READERS, Form, found_in, looks_like, stream_of
 from edelweiss.datasets.site.header import LOOKED_AT, SEPARATORS, START, no_names, separated, wrong_names
 from edelweiss.datasets.site.images import located
 from edelweiss.datasets.site.study import ISO
@@ -135,6 +135,8 @@ class InferenceTable:
         self._first: list[list[str]] = []  # rows after the first line
         try:
             self.names = self._header()
+        except DataError:
+            raise
         except Exception as error:  # Arrow raises many kinds on a damaged file
             raise self._unreadable(error) from None
         if problems := [*self._wrong_header(meaning.features)]:
@@ -337,8 +339,9 @@ class InferenceTable:
             self.wrong.add(f"column {name!r}", why, rows, len(places))
 
     def _unreadable(self, error: Exception) -> DataError:
-        text = f"{self.file} cannot be read: {reason(error)}; it must be UTF-8 text separated by {self._separator!r}"
-        return DataError(text if not self._parquet else f"{self.file} cannot be read: {reason(error)}")
+        told = f"{self.file} cannot be read: {reason(error)}"
+        text = self.file.suffix.lower() not in READERS
+        return DataError(f"{told}; it must be text separated by {self._separator!r}" if text else told)
 
 
 class InferenceImages:

@@ -17,7 +17,11 @@ def takes(parser: argparse.ArgumentParser) -> None:
     """Name the options."""
     add = parser.add_argument
     add("run", metavar="RUN", help="a run folder, or a model file")
-    add("data", metavar="DATA", help="a CSV or Parquet file, labels.csv beside images, or a folder that holds one")
+    add(
+        "data",
+        metavar="DATA",
+        help="a table (CSV, Excel, Parquet, ...), labels.csv beside images, or a folder that holds one",
+    )
     add("--to", default="scores.csv", metavar="FILE", help="where the scores go (default: scores.csv)")
     add(
         "--others",

@@ -264,6 +264,16 @@ def test_what_is_no_table_of_the_model_s_is_refused(
     assert [path.name for path in tmp_path.iterdir()] == ["p.csv"], "nothing is left half-written"
 
 
+def test_a_workbook_that_is_refused_is_not_told_to_be_text(finished: Result, tmp_path: Path) -> None:
+    write(tmp_path / "p.csv", BREAST_CANCER, [["=1+1"] * len(BREAST_CANCER)])
+    pd.read_csv(tmp_path / "p.csv").to_excel(tmp_path / "p.xlsx", index=False)
+    with pytest.raises(DataError, match="A2") as told:
+        predict(TrainedModel.read(finished.folder), tmp_path / "p.xlsx", tmp_path / "out.csv")
+    assert str(told.value).count("p.xlsx") == 1
+    assert "text" not in str(told.value)
+    assert not (tmp_path / "out.csv").exists()
+
+
 def test_all_that_is_wrong_is_told_at_once_over_all_chunks(
     studied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
