@@ -71,6 +71,8 @@ CONVERT = {  # what nothing here reads, and the command that converts it; the na
     ".feather": "python -c \"import pandas, sys; pandas.read_feather(sys.argv[1]).to_parquet('data.parquet')\" {0}",
 }
 KINDS = {  # how a file begins that is no text, whatever its name
+    b"<stata_dta>": "a Stata file, which is called .dta",
+    GZIP: "packed with gzip, which is unpacked once, and of text alone: unpack it",
     b"<": "HTML or XML",
     b"{": "JSON",
     b"[": "JSON",
@@ -136,7 +138,7 @@ def _explained(file: Path) -> Iterator[None]:
     except Exception as error:  # the readers raise many kinds on a damaged file
         with file.open("rb") as stream:
             kind = looks_like(stream.read(PART))
-        own = (".parquet", *BOOKS) if kind.startswith(("a zip", "a Parquet")) else ()
+        own = (".parquet", ".dta", *BOOKS) if kind.startswith(("a zip", "a Parquet", "a Stata")) else ()
         mend = f"it is {kind}" if kind and file.suffix.lower() not in own else "write it again, or as CSV"
         text = f"{file} cannot be read: {reason(error)}; {mend}"
         raise DataError(text, f"{file.name} cannot be read") from error

@@ -381,6 +381,21 @@ def test_a_damaged_file_is_named(tmp_path: Path, name: str, content: bytes) -> N
         read_site(str(tmp_path), "label", True)
 
 
+def test_a_stata_file_that_was_cut_is_not_taken_for_another_kind(tmp_path: Path) -> None:
+    FILES["Stata"](tmp_path)
+    whole = (tmp_path / "data.dta").read_bytes()
+    (tmp_path / "data.dta").write_bytes(whole[: len(whole) * 2 // 3])
+    with pytest.raises(DataError) as told:
+        read_site(str(tmp_path), "label", True)
+    assert "XML" not in str(told.value)
+
+
+def test_what_gzip_has_packed_twice_is_named_so(tmp_path: Path) -> None:
+    (tmp_path / "data.csv.gz").write_bytes(gzip.compress(gzip.compress(text().encode())))
+    with pytest.raises(DataError, match="packed with gzip"):
+        read_site(str(tmp_path), "label", True)
+
+
 def test_an_encoding_that_is_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, check=lambda error: error.keys == ["encoding"]):
         parse("study.toml", STUDY | {"encoding": "latin-nine"})
