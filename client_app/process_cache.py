@@ -102,9 +102,9 @@ def data_hash(config: DataConfig) -> str:
 
 
 @PROCESS_CACHE.keeps(32)
-def ledger_of(folder: Path, secret: bytes, budget: Budget, split: str) -> Ledger:
+def ledger_of(folder: Path, secret: bytes, budget: Budget, split: str, whose: str) -> Ledger:
     """Open a site's ledger; once per process, which reads it again only where another process wrote."""
-    return Ledger(folder, secret, budget, hashlib.sha256(split.encode()).hexdigest())
+    return Ledger(folder, secret, budget, *(hashlib.sha256(text.encode()).hexdigest() for text in (split, whose)))
 
 
 @PROCESS_CACHE.latest

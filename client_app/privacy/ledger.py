@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 Part = Literal["training", "held-out"]
 """Which patients an answer is about. Nobody is in both, so each part has the whole budget.
 
-Except where a site has several studies' data: a patient may be trained on in one and held out in another, under other
-identifiers. All that was ever spent then counts together.
+Except where a patient may be trained on in one run and held out in another: a site has several studies' data, or what
+tells its patients apart is not what it was when the ledger began. All that was ever spent then counts together.
 """
 
 PARTS: tuple[Part, ...] = ("training", "held-out")
@@ -109,10 +109,12 @@ class Ledger:
         For the life of the data.
     split
         What says who is held out, fixed with the first line; empty: to look only.
+    whose
+        What tells patients apart. Where it is another than when the ledger began, some may have changed parts.
     """
 
-    def __init__(self, folder: Path, secret: bytes, budget: Budget, split: str = "") -> None:
-        self.budget, self._split = budget, split
+    def __init__(self, folder: Path, secret: bytes, budget: Budget, split: str = "", whose: str = "") -> None:
+        self.budget, self._split, self._whose = budget, split, whose
         self._site = derived(secret, "ledger").hex()
         self.folder, self._file = folder, folder / FILE
         self._seal = seal_of(folder, budget)
@@ -149,7 +151,7 @@ class Ledger:
             if not self._fits(known.on(part) + cost):
                 raise RefusedError(f"this site's privacy budget is spent: {self.in_words()}")
             if not known.lines:
-                self._append(known, {"split": self._split, "orders": ORDERS.tolist()})
+                self._append(known, {"split": self._split, "whose": self._whose, "orders": ORDERS.tolist()})
             joint = {"joint": True} if known.joint else {}
             self._append(known, {"part": part, "run": run, "question": digest, "cost": cost.tolist(), **joint})
             _enter(known, part, run, digest, cost)
@@ -265,6 +267,7 @@ class Ledger:
                     raise ValueError("it does not follow the line before")
                 if number == 1:
                     self._require_split(said)
+                    found.joint |= bool(self._split) and said.get("whose") != self._whose
                 else:
                     cost = np.array(said["cost"], dtype=float)
                     if cost.shape != ORDERS.shape or not (cost >= 0).all():
@@ -387,7 +390,7 @@ def seal_of(folder: Path, budget: Budget) -> Path:
 
 def _in_words(budget: Budget, training: float, held_out: float, joint: bool) -> str:
     if joint:
-        return f"ε = {training:.3g} of {budget.epsilon:g} is spent on patients of all studies, at δ = {budget.delta:g}"
+        return f"ε = {training:.3g} of {budget.epsilon:g} is spent on patients, trained on or held out, at δ = {budget.delta:g}"
     spent = f"ε = {training:.3g} of {budget.epsilon:g} is spent on patients trained on"
     return f"{spent}, {held_out:.3g} on those held out, at δ = {budget.delta:g}"
 
