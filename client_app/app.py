@@ -14,6 +14,8 @@ from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 
+from edelweiss.client_app.errors import SiteError
+
 T = TypeVar("T")
 
 if TYPE_CHECKING:
@@ -103,5 +105,6 @@ def _surviving(message: Message, do: Callable[[], T]) -> T | Message:
         return do()
     except Exception as error:
         log.error("%s", traceback.format_exc())
-        reason = f"{type(error).__name__}: {error}"
+        known = isinstance(error, SiteError)  # any other's text may hold a path or a value
+        reason = type(error).__name__ + (f": {error}" if known else " (the site's own log says more)")
         return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from edelweiss.client_app.oracle import SiteOracle, stream
 from edelweiss.client_app.policy.limits import Limits
+from edelweiss.client_app.privacy.randomness import KeyedStream, derived, digest_of
 from edelweiss.strategies.local_steps import Descent, existing
 
 if TYPE_CHECKING:
@@ -58,6 +59,9 @@ def fine_tune_model(request: EvaluateRequest, site: OpenSite, model: Arrays) -> 
     lr_dual = run.fine_tune_lr or own_rate(run, "lr_dual", "lr")
     x, limits = model["x"].clone(), Limits.of(site, time.monotonic())
     random = stream(run.seed, request.site, run.rounds + 1, 0)
+    if site.guarded:  # the coordinator knows the seed, and must not know whom a batch holds
+        asked = [site.data_hash().encode(), digest_of(model)]
+        random = KeyedStream(derived(site.records.secret, "fine-tuning", asked)).generator("batches")
     with closing(SiteOracle.open(run, own, train, random, here.fresh, problem, limits)) as oracle:
         y = trained(x, model.get("y"), oracle, run.fine_tune, lr, lr_dual, part)
     if finite(x, y):

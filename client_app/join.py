@@ -142,7 +142,7 @@ class Joined:
             started = time.perf_counter()
             answer = self.answer(fleet, message)
             seconds = time.perf_counter() - started
-            fleet.send(answer, seconds)
+            fleet.send(answer)
             log.info("run %d: %s, %.2f s", message.metadata.run_id, described(message), seconds)
         except ENDED as error:
             log.warning("a message was dropped: its run has ended or it never arrived (%s)", type(error).__name__)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from inspect import getattr_static
 from typing import TYPE_CHECKING
 
 from edelweiss.common import shown
@@ -16,7 +17,7 @@ from edelweiss.federation.oracle import not_private
 from edelweiss.federation.stages import MOST_STEPS, Stages
 from edelweiss.models import STEMS, tracks_statistics
 from edelweiss.models.architecture import DEVICE
-from edelweiss.problems import PROBLEMS, ranks
+from edelweiss.problems import PROBLEMS, Problem, ranks
 from edelweiss.problems.capabilities import readable
 from edelweiss.problems.metrics import METRICS
 from edelweiss.strategies import ALGORITHMS, can_solve
@@ -377,6 +378,11 @@ def _secure(run: RunConfig) -> Iterator[str]:
         yield (
             f"{asked}: algorithm = {run.algorithm!r} needs the replies of single sites, and the coordinator sees sums "
             f"alone: take one of {able}"
+        )
+    if getattr_static(PROBLEMS[run.problem], "idle") is not vars(Problem)["idle"]:
+        yield (
+            f"{asked}: problem = {run.problem!r} leaves out sites without positives; where one site alone has some, "
+            'the sum is its own reply: take problem = "auc", "auc-margin" or "bce"'
         )
     for key, value, wanted, why in (
         ("fraction", run.hyper.get("fraction", 1.0), 1.0, "two sums over different sites differ by single ones"),

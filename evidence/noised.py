@@ -85,6 +85,12 @@ SCHEMA = Schema(
 )
 
 
+def _on_grid(counts: NDArray[Any]) -> Floats:
+    """Round counts and their noise, each by itself: else the last bits of a sum tell of which counts it cannot be."""
+    rounded: Floats = np.rint(counts * 2.0**20) / 2**20
+    return rounded
+
+
 @dataclass(frozen=True, eq=False)
 class Noised:
     """Noised counts of a site's held-out patients by score.
@@ -134,7 +140,7 @@ class Noised:
         noise *= FACTOR
         bins = _bins(patients, noise)
         coarse = np.histogram(np.clip(np.arcsinh(8 * finite), GRID[0], GRID[-1]), GRID, weights=weights)[0]
-        edges = _edges(coarse + COARSE * noise * normal(len(coarse)), COARSE * noise, bins)
+        edges = _edges(_on_grid(coarse) + _on_grid(COARSE * noise * normal(len(coarse))), COARSE * noise, bins)
         return cls._between(edges, finite, positive, weights, noise, normal)
 
     @classmethod
@@ -148,7 +154,10 @@ class Noised:
         normal: Callable[[int], Floats],
     ) -> Noised:
         place, bins = np.searchsorted(edges, scores), len(edges) + 1
-        p, n = (np.bincount(place, weights * own, bins) + noise * normal(bins) for own in (positive, 1 - positive))
+        p, n = (
+            _on_grid(np.bincount(place, weights * own, bins)) + _on_grid(noise * normal(bins))
+            for own in (positive, 1 - positive)
+        )
         return cls(edges, p, n, noise)
 
     def record(self) -> dict[str, Any]:

@@ -6,11 +6,10 @@ import asyncio
 import contextlib
 import hmac
 import logging
+import re
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from email.parser import BytesParser
-from email.policy import HTTP
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, quote, urlsplit
@@ -34,6 +33,8 @@ log = logging.getLogger("edelweiss")
 
 HERE = Path(__file__).parent
 FORM = 2**20  # bytes of a form, at most
+HEAD = 1000  # bytes of what a part of it says of itself that are read
+BOUNDARY, NAME = re.compile(r'boundary="?([^\s";]{1,70})'), re.compile(rb'[; ]name="([^"\r\n]*)"')
 SLOWEST = 30.0  # seconds for a form to come, and for a part of an answer to be taken
 HASHING = 2  # passwords that are looked at in threads: of these, other requests need some, too
 HEADERS = {
@@ -196,12 +197,13 @@ async def form_of(request: Request) -> dict[str, str]:
 
 def _parts(kind: str, body: bytes) -> dict[str, str]:
     """Read a form with files: the text of each by its field's name, empty where none was chosen."""
-    message = BytesParser(policy=HTTP).parsebytes(b"content-type: " + kind.encode("latin-1") + b"\r\n\r\n" + body)
+    if not (boundary := BOUNDARY.search(kind)):
+        raise ValueError("no boundary")
     found = {}
-    for part in message.iter_parts():
-        name, content = part.get_param("name", header="content-disposition"), part.get_payload(decode=True)
-        if isinstance(name, str) and isinstance(content, bytes):
-            found[name] = content.decode()
+    for part in body.split(b"--" + boundary[1].encode("latin-1"))[1:-1]:
+        head, _, content = part.partition(b"\r\n\r\n")
+        if name := NAME.search(head[:HEAD]):
+            found[name[1].decode()] = content.removesuffix(b"\r\n").decode()
     return found
 
 
@@ -227,6 +229,13 @@ def application(page: Page) -> ASGIApp:
 # ---------------------------------------------------------------------- at the door
 
 
+def hang_up(send: Send) -> None:
+    """End a connection at once, whatever it was yet to take: uvicorn itself would wait for that."""
+    transport = getattr(getattr(send, "__self__", None), "transport", None)
+    if isinstance(transport, asyncio.WriteTransport):
+        transport.abort()
+
+
 class _Doorkeeper:
     """Answers only under the page's own names, refuses what other sites send, and adds headers and the session."""
 
@@ -244,8 +253,11 @@ class _Doorkeeper:
                 given = {name.lower() for name, _ in message["headers"]}
                 more = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
                 message["headers"] = [*message["headers"], *(pair for pair in more if pair[0] not in given)]
-            async with asyncio.timeout(SLOWEST):  # who reads nothing is not waited for
-                await send(message)
+            try:
+                async with asyncio.timeout(SLOWEST):  # who reads nothing is not waited for
+                    await send(message)
+            except TimeoutError:
+                hang_up(send)
 
         if (problem := self._problem(request)) is not None:
             await Response(f"{problem}\n", 403, media_type="text/plain")(scope, receive, with_headers)

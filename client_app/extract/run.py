@@ -100,6 +100,7 @@ class Extraction:
             draft = self.draft.with_name("record.json")
             draft.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
             for written in (draft, self.draft):
+                written.chmod(0o600)  # the folder may be open to others
                 with written.open("rb") as handle:
                     os.fsync(handle.fileno())
             Audit(state_dir).operator(words)

@@ -13,13 +13,15 @@ from contextlib import suppress
 
 PART = 2**16  # bytes
 MOST = 100  # connections at a time
+SLOWEST = 30.0  # seconds for a part to be taken
 AWAY = "the site's page does not answer: page = 'unix:/page/page.sock' in its settings turns it on; its log says more\n"
 
 
 async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     while part := await reader.read(PART):
         writer.write(part)
-        await writer.drain()
+        async with asyncio.timeout(SLOWEST):  # who reads nothing is not waited for
+            await writer.drain()
     if writer.can_write_eof():
         writer.write_eof()
 
@@ -48,6 +50,9 @@ async def serve(host: str, port: int, path: str) -> None:
                     done = [asyncio.create_task(there), asyncio.create_task(back)]
                     try:
                         await done[1]  # the page has answered, and ends it
+                    except TimeoutError:
+                        writer.transport.abort()  # closing it would wait for who reads nothing
+                        raise
                     finally:
                         done[0].cancel()
                         page.close()

@@ -390,7 +390,8 @@ def seal_of(folder: Path, budget: Budget) -> Path:
 
 def _in_words(budget: Budget, training: float, held_out: float, joint: bool) -> str:
     if joint:
-        return f"ε = {training:.3g} of {budget.epsilon:g} is spent on patients, trained on or held out, at δ = {budget.delta:g}"
+        spent = f"ε = {training:.3g} of {budget.epsilon:g} is spent on patients, trained on or held out"
+        return f"{spent}, at δ = {budget.delta:g}"
     spent = f"ε = {training:.3g} of {budget.epsilon:g} is spent on patients trained on"
     return f"{spent}, {held_out:.3g} on those held out, at δ = {budget.delta:g}"
 

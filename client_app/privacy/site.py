@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from edelweiss.config import RunConfig
     from edelweiss.datasets import Samples, SiteData
     from edelweiss.federation import RoundContext
+    from edelweiss.federation.privacy_account import Curve
     from edelweiss.problems import Arrays, Problem
     from edelweiss.problems.network import NetworkProblem
 
@@ -133,7 +134,8 @@ class SitePrivacy:
     def epsilon(self, sites: int) -> float:
         """Return what the whole run costs a patient by itself, at the site's own δ."""
         assert self.ledger is not None, "a simulated site has none"
-        return epsilon(self.price(sites).curve, self.ledger.budget.delta)
+        trained, judged = self._costs(self.run, sites)
+        return epsilon(trained + judged if self.ledger.joint else trained, self.ledger.budget.delta)
 
     def require_affordable(self, sites: int) -> None:
         """Check that the whole run fits into what is left of the budget.
@@ -182,19 +184,26 @@ class SitePrivacy:
     def _fits(self, run: RunConfig, sites: int) -> bool:
         """Return whether a run fits that differs in dp.epsilon or evidence at most, so has the same plan."""
         assert self.ledger is not None, "a simulated site has none"
+        trained, judged = self._costs(run, sites)
+        if self.ledger.joint:
+            return self.ledger.fits(trained + judged)
+        return self.ledger.fits(judged, "held-out") and self.ledger.fits(trained)
+
+    def _costs(self, run: RunConfig, sites: int) -> tuple[Curve, Curve]:
+        """Return what a run costs those trained on, and those held out."""
         cost = self.price(sites)
         if run is not self.run:
             cost = price(run, sites, len(self.patients), cost.plan)
-        judged = evaluation_cost(run) if run.evidence and len(self.held_out) else 0 * cost.curve
-        if self.ledger.joint:
-            return self.ledger.fits(cost.curve + judged)
-        return self.ledger.fits(judged, "held-out") and self.ledger.fits(cost.curve)
+        return cost.curve, evaluation_cost(run) if run.evidence and len(self.held_out) else 0 * cost.curve
 
     def in_words(self, sites: int) -> str:
         """Return what the run costs the site's patients, for its operator."""
         assert self.ledger is not None, "a simulated site has none"
-        after = self.ledger.total(self.price(sites).curve)
-        return f"{self.ledger.in_words()}; after this run it would be {after:.3g} on those trained on"
+        trained, judged = self._costs(self.run, sites)
+        joint = self.ledger.joint
+        after = self.ledger.total(trained + judged if joint else trained)
+        whose = "" if joint else " on those trained on"
+        return f"{self.ledger.in_words()}; after this run it would be {after:.3g}{whose}"
 
     @cached_property
     def counted_labels(self) -> Tensor:

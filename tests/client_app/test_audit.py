@@ -219,6 +219,16 @@ def test_nothing_leaves_that_cannot_be_written(tmp_path: Path) -> None:
     assert answer.error.reason == "SiteError: IsADirectoryError (the site's own log says more)"
 
 
+@pytest.mark.parametrize("kind", ["query", "query.other"])
+def test_an_error_says_its_type_and_nothing_of_the_site(tmp_path: Path, kind: str) -> None:
+    hospital = Hospital(tmp_path, *table(60, seed=0))
+    (tmp_path / "state").write_text("no folder")
+    with hospital.run() as grid:
+        answer = grid.ask(kind, 0)
+    assert "ExistsError (the site's own log says more)" in answer.error.reason
+    assert str(tmp_path) not in answer.error.reason
+
+
 def test_simulated_parts_keep_no_log(tmp_path: Path) -> None:
     from edelweiss.config import RunConfig
 

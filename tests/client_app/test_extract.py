@@ -101,6 +101,7 @@ def holds_all_rows(site: Site) -> None:
         "patient": 0, "age": 1, "sex": 0, "ldl": 12, "died": 0,
     }  # fmt: skip
     assert sorted(path.name for path in site.data.iterdir()) == ["data.parquet", "extract.json"]
+    assert all(path.stat().st_mode & 0o077 == 0 for path in site.data.iterdir()), "others have no business with rows"
     [act] = site.acts
     assert record["query-sha256"] in act
     assert all(text in act for text in ("60 rows", "30 patients", "ldl", record["database"]))

@@ -102,6 +102,20 @@ def fleet_of(**responses: Any) -> Fleet:
     return Fleet(1, cast("Line", SimpleNamespace(call=lambda method, _: responses[method])))
 
 
+def test_how_long_an_answer_took_is_not_said() -> None:
+    """It may depend on who was in a batch."""
+    asked: list[Any] = []
+
+    def call(method: str, request: Any) -> Any:
+        asked.append(request)
+        return SimpleNamespace(session_id="", objects_to_push=[])
+
+    message = Message(RecordDict(), 1, "query")
+    message.metadata.__dict__["_run_id"] = 5
+    Fleet(1, cast("Line", SimpleNamespace(call=call))).send(Message(RecordDict(), reply_to=message))
+    assert [seconds for request in asked for seconds in request.clientapp_runtime_list] == [0.0]
+
+
 def bundle(pyproject: bytes, compression: int = zipfile.ZIP_DEFLATED) -> bytes:
     """Return a bundle with this configuration."""
     packed = io.BytesIO()

@@ -292,6 +292,22 @@ def test_another_sites_ledger_and_another_split_are_refused(tmp_path: Path) -> N
         Ledger(tmp_path / "state" / "policy", SECRET, budget, "other").charge([b"2"], COST)
 
 
+def test_where_other_things_tell_patients_apart_both_parts_count_together_for_good(tmp_path: Path) -> None:
+    """Some may have been trained on before, and be held out now."""
+    budget = Budget.model_validate({"epsilon": 1.1 * epsilon(COST, 1e-5), "delta": 1e-5})
+    first, later = (Ledger(tmp_path / "state" / "policy", SECRET, budget, "split", whose) for whose in ("a", "b"))
+    first.charge([b"1"], COST)
+    assert not first.joint
+    assert later.joint
+    with pytest.raises(RefusedError, match="budget is spent"):
+        later.charge([b"2"], COST, "held-out")
+    assert not first.joint, "nothing was answered of the others"
+    later.charge([b"3"], 0.1 * COST, "held-out")
+    assert first.joint
+    with pytest.raises(RefusedError, match="budget is spent"):
+        first.charge([b"2"], COST, "held-out")
+
+
 # ---------------------------------------------------------------------- a hospital
 
 RUN: dict[str, Any] = {
@@ -300,10 +316,13 @@ RUN: dict[str, Any] = {
 }  # fmt: skip
 
 
-def hospital(folder: Path, **privacy: Any) -> Hospital:
+BUDGET = {"epsilon": 6.0, "delta": 1e-4}
+
+
+def hospital(folder: Path, patient: str = "", **privacy: Any) -> Hospital:
     features, labels = table(200, seed=3)
-    budget = {"epsilon": 6.0, "delta": 1e-4} | privacy
-    return Hospital(folder, features, list(labels), runs_per_day=0, privacy=budget if privacy.get("epsilon", 1) else {})
+    budget = BUDGET | privacy if privacy.get("epsilon", 1) else {}
+    return Hospital(folder, features, list(labels), runs_per_day=0, privacy=budget, patient=patient)
 
 
 def refusal(site: Hospital, **keys: Any) -> str:
@@ -331,6 +350,33 @@ def facts_summary(facts: Facts) -> Any:
     from edelweiss.datasets import DataSummary
 
     return DataSummary(shape=facts.shape, prior=0.3)
+
+
+def test_a_new_column_or_a_named_patient_may_move_patients_so_both_parts_count_together(tmp_path: Path) -> None:
+    def joint(site: Hospital, **keys: Any) -> bool:
+        assert isinstance(site.described(**RUN | keys), Facts)
+        return any(line.get("joint") for line in lines(site.folder))
+
+    def changed(site: Hospital, named: str = "patient", rows_each: int = 1) -> None:
+        header, *rows = (site.data / "data.csv").read_text().splitlines()
+        rows = [f"{row},{7 * (number // rows_each)}" for number, row in enumerate(rows)]
+        (site.data / "data.csv").write_text("\n".join([f"{header},{named}", *rows]))
+
+    unnamed = hospital(tmp_path / "unnamed")
+    assert not joint(unnamed)
+    assert not joint(unnamed, seed=1)
+    changed(unnamed, "visits")
+    assert joint(unnamed, seed=2)
+
+    named = hospital(tmp_path / "named", patient="patient")
+    changed(named)
+    assert not joint(named)
+    changed(named, "visits")
+    assert not joint(named, seed=1), "they are the same patients, by the same column"
+    features, labels = table(200, seed=3)
+    named = Hospital(named.folder, features, list(labels), privacy=BUDGET, patient="visits")
+    changed(named, "visits", rows_each=2)
+    assert joint(named, seed=2)
 
 
 def test_a_hospital_pays_for_each_answer_before_it_gives_it_and_stops_when_the_budget_is_spent(tmp_path: Path) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import httpx
@@ -16,6 +17,7 @@ import pytest
 
 from bin.run import REPO, free_port
 from edelweiss.client_app.connection import JoinConfig
+from edelweiss.client_app.page import relay
 from edelweiss.client_app.page.beside import page_beside
 
 pytestmark = pytest.mark.slow
@@ -37,6 +39,32 @@ def relayed(path: Path) -> Iterator[str]:
         finally:
             process.terminate()
             process.wait(timeout=30)
+
+
+def test_who_reads_nothing_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a hundred of these would be all that it passes on, for ever."""
+    monkeypatch.setattr(relay, "SLOWEST", 0.5)
+
+    async def tried(path: str) -> None:
+        hung_up = asyncio.Event()
+
+        async def talkative(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            with suppress(OSError):
+                while True:
+                    writer.write(bytes(2**16))
+                    await writer.drain()
+            hung_up.set()
+
+        port = free_port()
+        async with await asyncio.start_unix_server(talkative, path):
+            serving = asyncio.create_task(relay.serve("127.0.0.1", port, path))
+            await asyncio.sleep(0.5)
+            with socket.create_connection(("127.0.0.1", port)):
+                await asyncio.wait_for(hung_up.wait(), 60)
+            serving.cancel()
+
+    with tempfile.TemporaryDirectory(dir="/tmp") as place:
+        asyncio.run(tried(f"{place}/page.sock"))
 
 
 def test_a_page_at_a_socket_is_reached_under_its_own_names_only(tmp_path: Path) -> None:

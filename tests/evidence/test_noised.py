@@ -119,6 +119,19 @@ def test_so_do_sums_by_bins_that_most_patients_leave_empty() -> None:
     assert hits >= TRIALS // 2 * (0.95 - 4 * 0.0178), hits
 
 
+@pytest.mark.parametrize("edges", [None, noised.FIXED])
+def test_counts_lie_on_a_grid_with_a_patient_or_without(edges: Any) -> None:
+    """Else the last bits would tell of one of both that it cannot be."""
+    for patients in (200, 201):
+        random = np.random.default_rng(patients)
+        scores, positive, weights = random.normal(size=patients), random.random(patients) < 0.1, np.ones(patients)
+        weights[:3] = 1 / 3
+        found = Noised.of(scores, positive.astype(float), weights, patients, 0.7, random.standard_normal, edges)
+        for counts in (found.positives, found.negatives):
+            assert (np.modf(counts * 2.0**20)[0] == 0).all()
+            assert len(np.unique(np.modf(counts)[0])) > len(counts) / 2, "there is noise"
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.floats(allow_nan=True), st.integers(0, 1), st.integers(0, 5)), min_size=2, max_size=40))
 def test_one_patient_moves_the_counts_by_at_most_one(rows: list[tuple[float, int, int]]) -> None:

@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 import torch
 
+from edelweiss.client_app.oracle import SiteOracle
 from edelweiss.config import ConfigError, RunConfig
-from edelweiss.datasets import load_site
+from edelweiss.datasets import Facts, load_site
 from edelweiss.models.storage import StoredTensors
 from edelweiss.server_app import Result, simulate
+from tests.client_app.policies import Hospital, told, train
 from tests.said import has
+from tests.server_app.sites import table as hospital_table
 
 SITES, STEPS, RATE = 3, 7, 0.3
 JOB: dict[str, Any] = {"algorithm": "fedavg", "problem": "bce", "model": "linear", "sites": SITES, "rounds": 3}
@@ -111,3 +114,24 @@ def test_a_model_that_diverges_is_not_kept(tmp_path: Path) -> None:
 def test_where_nothing_can_be_tuned_the_run_is_refused(keys: dict[str, Any], named: str) -> None:
     with pytest.raises(ConfigError, check=has(named)):
         RunConfig.parse({"algorithm": "fedavg", "problem": "bce"} | keys)
+
+
+def test_whom_a_batch_holds_at_a_hospital_follows_from_its_own_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not from the run's seed, which the coordinator knows."""
+    opened, seeds = SiteOracle.open, list[int]()
+
+    def noted(run: Any, problem: Any, samples: Any, random: torch.Generator, *rest: Any, **more: Any) -> Any:
+        seeds.append(random.initial_seed())
+        return opened(run, problem, samples, random, *rest, **more)
+
+    monkeypatch.setattr(SiteOracle, "open", noted)
+    features, labels = hospital_table(120, seed=3, positives=40)
+    for name in ("first", "second", "first"):
+        site = Hospital(tmp_path / name, features, list(labels), runs_per_day=0)
+        with site.run(problem="bce", algorithm="fedavg", rounds=1, local_steps=1, fine_tune=2, seed=7) as grid:
+            assert isinstance(told(grid), Facts)
+            assert train(grid, "evaluate", round=1) == ""
+    assert len(seeds) == 3
+    assert seeds[0] == seeds[2] != seeds[1]

@@ -101,7 +101,7 @@ def parts(study: Study, **keys: Value) -> tuple[RunConfig, list[dict[str, Value]
 
 def first_problem(algorithm: str) -> str:
     """Return a problem that an algorithm solves."""
-    for problem in ("auc", "bce", "auprc", "cross-entropy", "maml"):
+    for problem in ("auc", "bce", "invariant-logistic", "cross-entropy", "maml"):
         with contextlib.suppress(ConfigError):
             RunConfig.parse({"algorithm": algorithm, "problem": problem, **OWN.get(algorithm, {})})
             return problem
@@ -110,6 +110,15 @@ def first_problem(algorithm: str) -> str:
 
 OWN: dict[str, dict[str, Value]] = {"fedbn": {"model": "mlp-bn", "bn": "local"}, "npa": {"local-steps": 1}}
 OWN |= {key: {"maml.ways": 2, "maml.queries": 2} for key in ("local-scgd", "local-scgdm")}
+
+
+@pytest.mark.parametrize(("problem", "algorithm"), [("auprc", "fcsg"), ("partial-auc", "fcsg")])
+def test_a_problem_that_leaves_sites_out_is_refused(problem: str, algorithm: str) -> None:
+    """The sum would be the reply of the one site that has positives, and its weight says so."""
+    keys: dict[str, Value] = {"algorithm": algorithm, "problem": problem, "sites": 3}
+    RunConfig.parse(keys)
+    with pytest.raises(ConfigError, match="one site alone"):
+        RunConfig.parse(keys | {"secure-aggregation": True})
 
 
 @pytest.mark.slow

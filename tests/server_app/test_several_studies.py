@@ -25,6 +25,7 @@ from edelweiss.client_app.site import OpenSite
 from edelweiss.common import Value, from_record
 from edelweiss.common.overrides import toml_value
 from edelweiss.config import RunConfig, SiteConfig
+from edelweiss.config.privacy import evaluation_cost
 from edelweiss.datasets import Facts
 from edelweiss.federation.fingerprint import fingerprint
 from edelweiss.federation.privacy_account import Query, epsilon, spent
@@ -244,6 +245,22 @@ def test_a_whole_run_of_one_study_leaves_the_other_what_is_left(
     with SiteGrid(small, [site.node]) as grid:
         coordinate(small, grid, Progress(quiet=True))
     assert gone < site.open(first).ledger.spent("training") <= 3.0
+
+
+def test_what_a_run_costs_includes_its_evaluation_where_both_parts_count_together(tmp_path: Path) -> None:
+    """Else an operator who allows so much in advance lets a run spend more."""
+    site = Site(tmp_path, epsilon=6.0, delta=1e-4)
+    keys: dict[str, Value] = {"dp.epsilon": 2.0, "dp.delta": 1e-4, "problem": "bce", "algorithm": "fedavg", "sites": 1}
+    judged, unjudged = (site.open(site.signed("study", **keys, evidence=evidence)) for evidence in (True, False))
+    assert judged.privacy
+    assert unjudged.privacy
+    assert unjudged.privacy.epsilon(1) == pytest.approx(2.0, abs=0.01)
+    most, shown = judged.privacy.epsilon(1), judged.privacy.in_words(1)
+    book = judged.ledger
+    book.charge([b"trained"], judged.privacy.price(1).curve)
+    book.charge([b"judged"], evaluation_cost(judged.run), "held-out")
+    assert book.spent("training") == pytest.approx(most) > 2.5
+    assert f"it would be {most:.3g}" in shown
 
 
 def test_the_data_of_a_study_may_be_images(site: Site, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -134,6 +135,23 @@ def test_under_another_name_nothing_is_shown(served: Served, path: str) -> None:
         assert answer.status_code == 403
         assert len(answer.content) < 100
         assert "set-cookie" not in answer.headers
+
+
+def test_who_reads_nothing_is_hung_up_on(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However much of an answer is still to be taken: else a few hundred of these hold all connections for ever."""
+    monkeypatch.setattr(page_module, "SLOWEST", 0.5)
+    with socket.socket() as deaf:
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        deaf.connect(("127.0.0.1", served.socket.getsockname()[1]))
+        deaf.settimeout(60)
+        deaf.sendall(b"GET /static/htmx.min.js HTTP/1.1\r\nHost: localhost\r\n\r\n" * 200)
+        time.sleep(0.5)
+        assert served.server.server_state.connections
+        for _ in range(300):
+            if not served.server.server_state.connections:
+                return
+            time.sleep(0.1)
+    raise AssertionError("it is still served")
 
 
 def test_those_who_say_nothing_or_little_hold_nobody_up(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,6 +285,17 @@ def test_a_form_that_is_none_is_refused(served: Served) -> None:
         assert client.post("/do", content=body).status_code in (400, 403)
     assert client.post("/do", content=b"x" * (2**20 + 1)).status_code == 413
     assert served.done == []
+
+
+@pytest.mark.parametrize("more", ["", 'a="(' * 30_000, ";a" * 45_000])
+def test_what_a_part_of_a_form_says_of_itself_is_read_as_far_as_a_browser_writes(served: Served, more: str) -> None:
+    """A stranger may send what a parser of e-mails takes a minute or all its stack for."""
+    client, _ = login(served)
+    head = f"--x\r\nContent-Disposition: form-data{more}; name="
+    part = f'{head}"token"{more}\r\n\r\n{token(client)}\r\n{head}"what"; filename="a"\r\n\r\nit\r\n--x--\r\n'
+    kind = {"content-type": "multipart/form-data; boundary=x"}
+    assert client.post("/do", content=part, headers=kind).status_code == (403 if more else 200), part[:100]
+    assert client.post("/do", content=part, headers={"content-type": "multipart/form-data"}).status_code == 400
 
 
 def test_everything_wrong_with_an_account_is_said_at_once(tmp_path: Path) -> None:
