@@ -232,7 +232,7 @@ def application(page: Page) -> ASGIApp:
 def hang_up(send: Send) -> None:
     """End a connection at once, whatever it was yet to take: uvicorn itself would wait for that."""
     transport = getattr(getattr(send, "__self__", None), "transport", None)
-    if isinstance(transport, asyncio.WriteTransport):
+    if transport is not None:
         transport.abort()
 
 
