@@ -118,8 +118,8 @@ class Shown:
 
     @property
     def report(self) -> bool:
-        """Whether it has a report."""
-        return (self.folder / "report.html").is_file()
+        """Whether it has a report; one that was resumed has that of its earlier end, which is not shown."""
+        return self.status != "running" and (self.folder / "report.html").is_file()
 
     @cached_property
     def done(self) -> int:

@@ -128,10 +128,9 @@ def test_whom_a_batch_holds_at_a_hospital_follows_from_its_own_secret(
 
     monkeypatch.setattr(SiteOracle, "open", noted)
     features, labels = hospital_table(120, seed=3, positives=40)
-    for name in ("first", "second", "first"):
+    for name in ("first", "second"):
         site = Hospital(tmp_path / name, features, list(labels), runs_per_day=0)
-        with site.run(problem="bce", algorithm="fedavg", rounds=1, local_steps=1, fine_tune=2, seed=7) as grid:
+        with site.run(problem="auc", algorithm="local-sgda", rounds=1, local_steps=1, fine_tune=2, seed=7) as grid:
             assert isinstance(told(grid), Facts)
             assert train(grid, "evaluate", round=1) == ""
-    assert len(seeds) == 3
-    assert seeds[0] == seeds[2] != seeds[1]
+    assert len(set(seeds)) == 2
