@@ -127,7 +127,7 @@ def test_whom_a_batch_holds_at_a_hospital_follows_from_its_own_secret(
         return opened(run, problem, samples, random, *rest, **more)
 
     monkeypatch.setattr(SiteOracle, "open", noted)
-    features, labels = hospital_table(120, seed=3, positives=40)
+    features, labels = hospital_table(600, seed=3, positives=300)
     for name in ("first", "second"):
         site = Hospital(tmp_path / name, features, list(labels), runs_per_day=0)
         with site.run(problem="auc", algorithm="local-sgda", rounds=1, local_steps=1, fine_tune=2, seed=7) as grid:
