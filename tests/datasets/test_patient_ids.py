@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -11,10 +12,13 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from edelweiss.client_app.policy.records import Records, Rows
+from edelweiss.client_app.policy.records import Records
 from edelweiss.datasets import DataConfig, DataError, SiteData, load_site
 from edelweiss.datasets.patient_ids import is_rounded, patient_key, spelt_apart
 from edelweiss.datasets.site.study import Column, Study
+
+if TYPE_CHECKING:
+    from edelweiss.client_app.policy.records import Rows
 
 MANY = 60
 TEXT = st.text("0123456789aAzZäÄ. -+eE/_", min_size=1, max_size=8)
