@@ -104,8 +104,6 @@ def weight_of(site: OpenSite, facts: Facts) -> float:
     RefusedError
         If it has more samples than a sum allows.
     """
-    if PROBLEMS[site.run.problem].idle(facts):
-        return 0.0
     if site.run.strategy.weighting == "uniform" or facts.examples is None:
         return 1.0
     if facts.examples > MOST_WEIGHT:
