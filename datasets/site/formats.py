@@ -25,12 +25,13 @@ from dataclasses import dataclass, replace
 from datetime import date, datetime, time
 from itertools import islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, BinaryIO, Literal, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast
 from xml.etree import ElementTree
 
 from edelweiss.common.files import opened, reason
 from edelweiss.common.memory import free_memory, memory_limit
 from edelweiss.datasets.errors import DataError, examples
+from edelweiss.datasets.site.formulas import uncalculated
 from edelweiss.datasets.site.header import START
 from edelweiss.datasets.site.separators import in_words, resolved, uniform
 
@@ -44,7 +45,6 @@ CELL = 20  # bytes for each value of a table, at most at a time: measured, withi
 BOOK = 400  # bytes for each cell of a workbook, likewise
 BOOKS = (".xlsx", ".xlsm")
 CELLS = re.compile(rb"<(?:\w+:)?c[ />]")  # in the XML of a sheet
-FORMULA = re.compile(rb"<(?:\w+:)?f[\s/>]|\0")  # likewise; or it is in UTF-16
 GZIP = b"\x1f\x8b"
 PART = 2**20  # bytes looked at at a time
 LONGEST = 2**24  # characters of a line, which is held in memory
@@ -450,7 +450,7 @@ def _workbook(file: Path, form: Form) -> Iterator[list[Any]]:
         # Whoever wrote it may say that no value in it is a result yet, and have put 0 in each formula's place.
         said = ElementTree.fromstring(archive.read(reader.parser.workbook_part_name)).find("{*}calcPr")
         stale = said is not None and said.get("fullCalcOnLoad") in ("1", "true")
-        if open_ := _uncalculated(lambda: archive.open(part), form.header_row, stale):
+        if open_ := uncalculated(lambda: archive.open(part), form.header_row, stale):
             raise DataError(
                 f"{file}: cells {examples(open_)} of sheet {sheet.title!r} have formulas that nothing has calculated: "
                 "open it in Excel and save it (in LibreOffice press Ctrl+Shift+F9 before), or save the sheet as CSV",
@@ -474,59 +474,6 @@ def _workbook(file: Path, form: Form) -> Iterator[list[Any]]:
     for place in range(form.header_row, last + 1):
         values = rows.pop(place, [])
         yield values + [None] * (width - len(values))
-
-
-def _uncalculated(sheet: Callable[[], IO[bytes]], first: int, stale: bool) -> list[str]:
-    """Return the cells, from a row on, with a formula and no value, or, if all are ``stale``, with a formula."""
-    with sheet() as xml:
-        before = b""
-        for part in iter(lambda: xml.read(PART), b""):
-            if FORMULA.search(before + part):
-                break
-            before = part[-100:]
-        else:
-            return []
-    found = _Formulas(first, stale)
-    parser = ElementTree.XMLParser(target=found)
-    with sheet() as xml:
-        for part in iter(lambda: xml.read(PART), b""):
-            parser.feed(part)
-    return found.open
-
-
-class _Formulas:
-    """The cells of a sheet that have formulas and no results, as a parser comes to them."""
-
-    def __init__(self, first: int, stale: bool) -> None:
-        self.open: list[str] = []
-        self._first, self._stale = first, stale
-        self._row = self._column = 0
-        self._inside, self._name = "", ""
-        self._formula = self._text = self._result = False
-
-    def start(self, tag: str, attributes: dict[str, str]) -> None:
-        """Begin an element."""
-        self._inside = tag = tag[tag.rfind("}") + 1 :]
-        if tag == "c":
-            self._column += 1
-            self._name = attributes.get("r") or f"{self._column} of row {self._row}"
-            self._formula, self._text, self._result = False, attributes.get("t") == "str", False
-        elif tag == "row":
-            self._row, self._column = int(float(attributes.get("r", self._row + 1))), 0
-        elif tag == "f":
-            self._formula = True
-        elif tag == "is" or (tag == "v" and self._text):  # a text without a letter is a result, too
-            self._result = True
-
-    def data(self, text: str) -> None:
-        """Take text of an element, or between two."""
-        if self._inside == "v" and not text.isspace():
-            self._result = True
-
-    def end(self, tag: str) -> None:
-        """End an element."""
-        if tag.endswith("}c") and self._formula and (self._stale or not self._result) and self._row >= self._first:
-            self.open.append(self._name)
 
 
 def _frames(read: Callable[[Path], Iterator[pd.DataFrame]]) -> Callable[[Path, Form], Iterator[list[Any]]]:
