@@ -29,9 +29,11 @@ def ledger_says(config: JoinConfig) -> tuple[str, str]:
 
     Both are, where there is no budget, or the rules cannot be read.
     """
+    if not config.policy or not config.state_dir:
+        return "", ""
     from edelweiss.client_app.errors import RefusedError
     from edelweiss.client_app.policy.records import Records
-    from edelweiss.client_app.policy.rules import Policy
+    from edelweiss.client_app.policy.rules import Policy  # slow to import
     from edelweiss.client_app.privacy.ledger import spent_in_words
     from edelweiss.common import ConfigError
     from edelweiss.common.files import reason
@@ -40,7 +42,7 @@ def ledger_says(config: JoinConfig) -> tuple[str, str]:
         budget = Policy.read(config.policy).budget
     except ConfigError:  # said elsewhere
         return "", ""
-    if not budget or not config.state_dir:
+    if not budget:
         return "", ""
     shared = config.partition_id >= 0
     try:

@@ -28,7 +28,6 @@ from cryptography.hazmat.primitives.serialization import (
     load_der_public_key,
     load_ssh_public_key,
 )
-from flwr.app import ArrayRecord, ConfigRecord
 
 from edelweiss.common import plain, printable
 from edelweiss.common.files import TEXT, read_file
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
 
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-    from flwr.app import Message, RecordDict
+    from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
     from edelweiss.federation.ticket import Ticket
 
@@ -96,6 +95,8 @@ def content_hash(content: RecordDict, *, arrays: Mapping[int, bytes] | None = No
     arrays : mapping of int to bytes, optional
         Known hashes of records of vectors, by their ``id``.
     """
+    from flwr.app import ArrayRecord  # slow to import, and a signed page of the log does without
+
     parts: list[bytes | str] = []
     for name, record in sorted(content.items()):
         if name == SEAL:
@@ -151,6 +152,8 @@ class Question:
     @classmethod
     def of(cls, message: Message, ticket: bytes) -> Question:
         """Read the seal of a received message, unchecked."""
+        from flwr.app import ConfigRecord
+
         content = message.content
         seal = plain(content, SEAL, ConfigRecord)
         nonce, signature = (part if isinstance(part := seal.get(key), bytes) else b"" for key in ("nonce", "signature"))
@@ -172,6 +175,8 @@ class Question:
 
     def sealed_by(self, key: Ed25519PrivateKey) -> ConfigRecord:
         """Return the record that seals this question."""
+        from flwr.app import ConfigRecord
+
         seal = {"nonce": self.nonce, "signature": key.sign(self._signed)}
         return ConfigRecord({**seal, "receipts": list(self.receipts)} if self.receipts else {**seal})
 
@@ -187,6 +192,8 @@ class Question:
         line, head : int, str
             The number of lines of the site's audit log, and the hash of the last.
         """
+        from flwr.app import ConfigRecord
+
         public, salt = key.public_key(), secrets.token_bytes(NONCE)
         answer = hash_of(salt, content_hash(content))
         signed = self.statement(key_hash(public), answer, line, head)
@@ -268,6 +275,8 @@ class Seals:
 
     def _hashed(self, content: RecordDict) -> dict[int, bytes]:
         """Return the hash of the vectors, which the messages of a phase share."""
+        from flwr.app import ArrayRecord
+
         vectors = content.get("arrays")
         if not isinstance(vectors, ArrayRecord):
             return {}
@@ -280,6 +289,8 @@ class Seals:
 
         The seal is removed from the answer's content.
         """
+        from flwr.app import ConfigRecord
+
         if answer.has_error():
             return f"nobody sealed it ({printable(answer.error.reason or 'an error', 200)})"
         seal = plain(answer.content, SEAL, ConfigRecord)

@@ -15,19 +15,17 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edelweiss.common import shown
+from edelweiss.common import ConfigError, shown
 from edelweiss.common.files import as_path, is_file, read_json, reason
-from edelweiss.config import ConfigError, RunConfig
 from edelweiss.config.resume import changed, lasting
 from edelweiss.federation import RunError
 from edelweiss.federation.fingerprint import fingerprint
-from edelweiss.models.storage import atomic_writer
-from edelweiss.problems import PROBLEMS
 from edelweiss.server_app.run_notes import ACTS, WARNINGS, note_act, read_notes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from edelweiss.config import RunConfig
     from edelweiss.server_app.run_notes import Act
 
 WRITTEN = {".json", ".jsonl", ".toml", ".safetensors", ".tar", ".draft", ".html", ".md", ".png", ".pdf"}
@@ -162,6 +160,8 @@ class RunFolder:
 
 
 def _write_status(path: Path, content: Mapping[str, object]) -> None:
+    from edelweiss.models.storage import atomic_writer  # needs torch, and the executor, which waits for weeks, does not
+
     content = {"status": content["status"], "since": f"{datetime.now():%Y-%m-%d %H:%M:%S}"} | dict(content)
     with atomic_writer(path / "status.json") as file:
         file.write(json.dumps(content, indent=1).encode() + b"\n")
@@ -220,6 +220,8 @@ def folder_name(run_name: str) -> str:
 
 
 def _new_folder(root: Path, config: RunConfig) -> Path:
+    from edelweiss.problems import PROBLEMS
+
     what = config.dataset if PROBLEMS[config.problem].needs_data else config.problem
     name = config.run_name or f"{datetime.now():%Y%m%d-%H%M%S}-{config.algorithm}-{what}"
     name = folder_name(name)

@@ -21,7 +21,6 @@ from edelweiss.client_app.policy.advance import (
     withdraw,
     withdrawn_by,
 )
-from edelweiss.client_app.policy.rules import Policy
 from edelweiss.common import ConfigError
 from edelweiss.federation.fingerprint import release
 from edelweiss.web import PageError, act, render, view
@@ -83,6 +82,8 @@ class InAdvance:
     def _form(
         self, request: Request, texts: Mapping[str, str], problems: Sequence[str] = (), status: int = 200
     ) -> Response:
+        from edelweiss.client_app.policy.rules import Policy  # slow to import, and most pages do without
+
         try:
             keys = Policy.read(self.config.policy).pinned
         except ConfigError:

@@ -26,12 +26,9 @@ from edelweiss.common.files import read_file, read_json, write_private
 from edelweiss.common.numbers import number, whole
 from edelweiss.config.keys import Keys
 from edelweiss.federation.ticket import Hash
-from edelweiss.models import MODELS
-from edelweiss.problems import PROBLEMS
-from edelweiss.strategies import ALGORITHMS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from edelweiss.client_app.policy.records import Records, RunRecord
@@ -359,8 +356,11 @@ def advance_of(texts: Mapping[str, str], decision: Decision, by: str, number: in
     return Advance.model_validate(values, by_name=False)
 
 
-def _names(kind: str, known: Collection[str]) -> Callable[[str], list[str]]:
+def _names(kind: str) -> Callable[[str], list[str]]:
     def parse(text: str) -> list[str]:
+        from edelweiss.config.plug_ins import KINDS  # slow to import, and the page shows runs without it
+
+        known = KINDS[kind]
         names = [name for part in text.split(",") if (name := part.strip())]
         # a plug-in's name is known only where it is loaded, and the rules say which ones are
         wrong = [unknown(kind, name, known) for name in names if name not in known and ":" not in name]
@@ -405,9 +405,9 @@ def _end_of(text: str) -> float:
 
 READ: dict[str, tuple[Callable[[str], object], str]] = {
     "study-key": (_text("[0-9a-f]{64}"), "the 64 hexadecimal digits of a study key"),
-    "algorithm": (_names("algorithm", ALGORITHMS), "one algorithm or more, with commas between them"),
-    "problem": (_names("problem", PROBLEMS), "one problem or more, with commas between them"),
-    "model": (_names("model", MODELS), "one model or more, with commas between them"),
+    "algorithm": (_names("algorithm"), "one algorithm or more, with commas between them"),
+    "problem": (_names("problem"), "one problem or more, with commas between them"),
+    "model": (_names("model"), "one model or more, with commas between them"),
     "rounds": (_whole(MOST_ROUNDS), f"a whole number from 1 to {MOST_ROUNDS:,}"),
     "runs": (_whole(MOST_RUNS), f"a whole number from 1 to {MOST_RUNS:,}"),
     "epsilon": (_epsilon, f"a number above 0, up to {MOST_EPSILON:g}"),

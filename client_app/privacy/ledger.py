@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from edelweiss.client_app.errors import RefusedError
-from edelweiss.client_app.privacy.randomness import derived
 from edelweiss.common import ConfigError
 from edelweiss.common.files import reason
 from edelweiss.federation.privacy_account import ORDERS, epsilon
@@ -114,6 +113,8 @@ class Ledger:
     """
 
     def __init__(self, folder: Path, secret: bytes, budget: Budget, split: str = "", whose: str = "") -> None:
+        from edelweiss.client_app.privacy.randomness import derived  # needs torch, and the site's page does without
+
         self.budget, self._split, self._whose = budget, split, whose
         self._site = derived(secret, "ledger").hex()
         self.folder, self._file = folder, folder / FILE
@@ -143,6 +144,8 @@ class Ledger:
         LedgerError
             If the ledger cannot be trusted.
         """
+        from edelweiss.client_app.privacy.randomness import derived
+
         digest = derived(bytes.fromhex(self._site), part, question).hex()
         with self._locked():
             known = self._read()

@@ -40,8 +40,7 @@ def main(options: argparse.Namespace) -> int:
     """Serve the page until told to end; returns the exit code."""
     from edelweiss.common import ConfigError
     from edelweiss.lab.commands.submit import Connection, unsafe
-    from edelweiss.lab.dashboard.page import ROLES, Dashboard
-    from edelweiss.lab.dashboard.superlink import SuperLink
+    from edelweiss.lab.dashboard import ROLES
     from edelweiss.web import Accounts, address_of, application, listen, serve, url_of
 
     logging.getLogger("edelweiss").addHandler(logging.StreamHandler())
@@ -63,6 +62,9 @@ def main(options: argparse.Namespace) -> int:
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
+    from edelweiss.lab.dashboard.page import Dashboard  # slow to import, and accounts do without
+    from edelweiss.lab.dashboard.superlink import SuperLink
+
     link, words = None, []
     if options.superlink:
         connection = Connection(options.superlink, options.root_certificates, options.certificate, options.key)

@@ -32,7 +32,6 @@ from edelweiss.web import Accounts, Page, PageError, act, public, render, view
 
 log = logging.getLogger("edelweiss")
 
-ROLES = ("look", "run")
 EVERY, STREAM = 2.0, 60.0  # seconds between looks at what is live, and until a browser has to show its session again
 REPORT = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; sandbox"
 MOST_STREAMS, LATER = 12, 20_000  # live pages of a session; milliseconds after which those beyond it look again

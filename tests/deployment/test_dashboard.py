@@ -19,7 +19,8 @@ from pathlib import Path
 
 import pytest
 
-from edelweiss.lab.dashboard.page import ROLES, Dashboard
+from edelweiss.lab.dashboard import ROLES
+from edelweiss.lab.dashboard.page import Dashboard
 from edelweiss.lab.submission import REPO, flower_environment, started
 from edelweiss.web import Accounts
 from tests.browser import ENTER, TAB, Browser, browser

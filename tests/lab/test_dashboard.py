@@ -19,7 +19,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from edelweiss.lab.dashboard.page import ROLES
+from edelweiss.lab.dashboard import ROLES
 from edelweiss.lab.dashboard.runs import Shown
 from edelweiss.lab.submission import REPO
 from edelweiss.server_app import simulate
