@@ -73,9 +73,10 @@ class Audit:
     def of(cls, context: Context) -> Audit | None:
         """Return a site's log; None for a simulated site, or one without a state-dir."""
         node = context.node_config
-        own = node.get("state-dir") and (context.run_config.get("dataset") == "site" or "partition-id" not in node)
-        folder = Path(str(node.get("state-dir", ""))).expanduser()
-        return cls(folder, str(context.run_id), context.run_config) if own else None
+        if not node.get("state-dir") or ("partition-id" in node and context.run_config.get("dataset") != "site"):
+            return None
+        folder = Path(str(node["state-dir"])).expanduser()
+        return cls(folder, str(context.run_id), context.run_config)
 
     def received(self, message: Message, vectors: Mapping[str, Vectors]) -> None:
         """Log a received message, with its vectors by record name; before the first of a run, its run-config."""

@@ -99,8 +99,8 @@ def _steps(kind: str, message: Message, context: Context) -> Steps[Message]:
     """
     audit = Audit.of(context)
     try:
-        sealed, ticket = SEAL in message.content, str(context.run_config.get("ticket", ""))
-        question = Question.of(message, ticket_hash(ticket)) if sealed else None
+        ticket = context.run_config.get("ticket", "")
+        question = Question.of(message, ticket_hash(str(ticket))) if SEAL in message.content else None
         incoming = Incoming(message)
         if audit:
             audit.received(message, incoming.vectors)

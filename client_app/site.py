@@ -196,6 +196,11 @@ class OpenSite:
     def _objections(self) -> str:
         return "; ".join(self.policy.objections(self.run))
 
+    @cached_property
+    def pinned(self) -> list[str]:
+        """The study keys whose runs may come here, see `Policy.pinned`."""
+        return self.policy.pinned
+
     @property
     def stays_open(self) -> bool:
         """Whether the process keeps it open for the run's next message, because public data are constant."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from edelweiss.client_app.stacked_oracle import StackedOracle, UnevenError, rows_of, stacked
 from edelweiss.common import PROCESS_CACHE
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from edelweiss.problems import Arrays
 
 
-@dataclass(frozen=True)
-class Updated:
+class Updated(NamedTuple):
     """The result of a local update: reply, memory, and work."""
 
     reply: Arrays

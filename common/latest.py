@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import is_
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -32,7 +33,11 @@ class latest(Generic[T]):  # noqa: N801  # a decorator, as functools.cache is
 
 
 def _same(known: tuple[object, ...], asked: tuple[object, ...]) -> bool:
-    for a, b in zip(known, asked, strict=False):
+    if len(known) != len(asked):
+        return False
+    if all(map(is_, known, asked)):  # the usual case, without a step of Python for each
+        return True
+    for a, b in zip(known, asked, strict=True):
         if a is b:
             continue
         if type(a) is dict and type(b) is dict:
@@ -40,4 +45,4 @@ def _same(known: tuple[object, ...], asked: tuple[object, ...]) -> bool:
                 return False
         elif type(a) is not type(b) or a.__hash__ is None or a != b:
             return False
-    return len(known) == len(asked)
+    return True

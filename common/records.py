@@ -37,7 +37,7 @@ def records_in(content: Mapping[str, Any], kind: type[T]) -> dict[str, T]:
 
 def plain(content: Mapping[str, Any], name: str, kind: type[Any]) -> dict[str, Any]:
     """Return a record of a message as a dictionary: Flower's own type is ten times slower to read."""
-    return dict(record_in(content, name, kind).items())
+    return dict(found.items()) if isinstance(found := content.get(name), kind) else {}
 
 
 def record_in(content: Mapping[str, Any], name: str, kind: type[T]) -> T:

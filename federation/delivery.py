@@ -132,7 +132,7 @@ class Delivery:
                         away.append(question)
                         continue
                     self._back(site, "is back")
-                    if refusal := record_in(answer.content, "waiting", ConfigRecord) if answer.has_content() else None:
+                    if refusal := instead(answer, "waiting"):
                         self._undecided_at(site, str(refusal.get("site", "")))
                         undecided.append(question)
                         ask_at = time.monotonic() + pause_to_ask
@@ -243,11 +243,17 @@ class Delivery:
             self.say(f"site {site.name!r} {text}")
 
 
+def instead(answer: Message, name: str) -> ConfigRecord | None:
+    """Return a record that an answer may have instead of what was asked for; None without."""
+    content = answer.content if answer.has_content() else {}
+    return record_in(content, name, ConfigRecord) if name in content else None
+
+
 def _kind(answer: Message) -> tuple[str, dict[str, str]]:
     """Return a site's state after an answer, and what the answer says of the site."""
     if answer.has_error():
         return "broke", {"reason": printable(answer.error.reason or "it gave no reason", LONGEST)}
-    if refusal := record_in(answer.content, "error", ConfigRecord):
+    if refusal := instead(answer, "error"):
         said = {"name": "site", "release": "release", "reason": "message"}
         return "refused", {key: printable(str(refusal.get(own, "")), LONGEST) for key, own in said.items()}
     return "answered", {}

@@ -7,10 +7,10 @@ from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from flwr.app import ArrayRecord, ConfigRecord, Message
+from flwr.app import ArrayRecord, Message
 
 from edelweiss.common import printable, record_in
-from edelweiss.federation.delivery import LONGEST, Delivery, named
+from edelweiss.federation.delivery import LONGEST, Delivery, instead, named
 from edelweiss.federation.errors import (
     AwaitsApprovalError,
     BadReplyError,
@@ -230,7 +230,7 @@ class Exchange:
         """Parse and check a reply."""
         if answer.has_error():
             return Outcome(failure=f"failed: {printable(answer.error.reason or 'it gave no reason', LONGEST)}")
-        if "error" in answer.content and (refusal := record_in(answer.content, "error", ConfigRecord)):
+        if refusal := instead(answer, "error"):
             name, text = (printable(str(refusal.get(key, "")), LONGEST) for key in ("site", "message"))
             return Outcome(failure=f"refused: {text or 'it gave no reason'}", site=name)
         try:
@@ -252,7 +252,8 @@ def _volume(messages: Sequence[Message]) -> int:
     """Return the bytes of the vectors in messages, which may share records."""
     total, last, bytes_of_last = 0, None, 0
     for message in messages:
-        arrays = record_in(message.content, SUM if SUM in message.content else "arrays", ArrayRecord)
+        content = message.content
+        arrays = record_in(content, SUM if SUM in content else "arrays", ArrayRecord)
         if arrays is not last:
             last, bytes_of_last = arrays, size(arrays)
         total += bytes_of_last

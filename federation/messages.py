@@ -7,19 +7,19 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from edelweiss.federation.encoding import WRITTEN, decode
 from edelweiss.federation.fingerprint import fingerprint
 from edelweiss.federation.schema import misfits, sound
 from edelweiss.federation.sums import SUM
 from edelweiss.federation.sums import pack as pack_integers
-from edelweiss.federation.wire import pack, record, unpack
+from edelweiss.federation.wire import pack, question, record, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from flwr.app import Array
+    from flwr.app import Array, Message
 
     from edelweiss.evidence import Reported
     from edelweiss.evidence.noised import Noised
@@ -68,7 +68,7 @@ def message(
         Further records of vectors, by name.
     """
     own = record(ConfigRecord, {**common, **(own_fields or {}), "site": site.index, "name": site.name})
-    return Message(record(RecordDict, {"arrays": arrays, "config": own, **more}), site.node_id, kind)
+    return question(record(RecordDict, {"arrays": arrays, "config": own, **more}), site.node_id, kind)
 
 
 # ---------------------------------------------------------------------- at either end, on the way in
@@ -154,8 +154,7 @@ class Cost(NamedTuple):
         return cls(*map(sent.__getitem__, COST))
 
 
-@dataclass(frozen=True)
-class TrainReply:
+class TrainReply(NamedTuple):
     """A site's reply to a training request, checked and decoded."""
 
     arrays: Arrays  # what the algorithm's local update returned, with the batch-norm statistics that are averaged
@@ -187,7 +186,7 @@ class OutgoingReply(NamedTuple):
         """Write the reply to a training request."""
         records = {
             "arrays": pack(encoded),
-            "metrics": ConfigRecord({**metrics}),
+            "metrics": record(ConfigRecord, metrics),
             "cost": record(MetricRecord, cost.record),
         }
         return cls(record(RecordDict, records), encoded)

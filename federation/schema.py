@@ -10,7 +10,7 @@ import torch
 
 from edelweiss.common.schema import NAMED, in_a_line
 from edelweiss.common.suggest import shown
-from edelweiss.federation.wire import header
+from edelweiss.federation.wire import NAMES, header
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 
 DTYPES = ("float32", "float64", "int64", "int32", "uint8", "bool", "float16", "uint16", "int8")
-NAMES = {each: str(each).removeprefix("torch.") for each in vars(torch).values() if isinstance(each, torch.dtype)}
 
 
 class Vector(NamedTuple):

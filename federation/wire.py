@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, Metadata, MetricRecord, RecordDict
+from flwr.app import DEFAULT_TTL, Array, ArrayRecord, ConfigRecord, Message, Metadata, MetricRecord, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from edelweiss.problems import Arrays
 
 R = TypeVar("R", ArrayRecord, ConfigRecord, MetricRecord, RecordDict)
+
+NAMES = {each: str(each).removeprefix("torch.") for each in vars(torch).values() if isinstance(each, torch.dtype)}
+"""The names of PyTorch's types, which are NumPy's."""
 
 LARGEST = 1e18  # the square of a larger number nearly overflows float32
 _EMPTY: dict[type, Any] = {kind: kind() for kind in (ArrayRecord, ConfigRecord, MetricRecord, RecordDict)}
@@ -46,19 +50,36 @@ def _form(dtype: str, shape: tuple[int, ...]) -> tuple[np.dtype[Any], int, int]:
 
 def record(kind: type[R], values: Mapping[str, Any]) -> R:
     """Make a Flower record without Flower's check of each value, which dominates the cost of a small message."""
-    made: R = _EMPTY[kind].copy()
-    made.__dict__["_data"] = dict(values)
+    made = kind.__new__(kind)
+    vars(made).update(vars(_EMPTY[kind]), _data=dict(values))
     return made
 
 
-def reply(content: RecordDict, question: Message) -> Message:
-    """Make a reply with the metadata that Flower gives it.
+def question(content: RecordDict, node: int, kind: str) -> Message:
+    """Make a message to a node with the metadata that Flower gives it."""
+    return _message(
+        content,
+        {},
+        _run_id=TaskIdentity.run_id,
+        _message_id="",
+        _src_node_id=TaskIdentity.node_id,
+        _dst_node_id=node,
+        _src_task_id=TaskIdentity.task_id,
+        _dst_task_id=None,
+        _reply_to_message_id="",
+        _group_id="",
+        _created_at=time.time(),
+        _ttl=DEFAULT_TTL,
+        _message_type=kind,
+        _delivered_at="",
+    )
 
-    Flower's constructor checks its arguments, which takes longer than everything else that is done to a small message.
-    """
+
+def reply(content: RecordDict, question: Message) -> Message:
+    """Make a reply with the metadata that Flower gives it."""
     asked, now = vars(question.metadata), time.time()
-    metadata, made = Metadata.__new__(Metadata), Message.__new__(Message)
-    vars(metadata).update(
+    return _message(
+        content,
         asked,
         _message_id="",
         _src_node_id=asked["_dst_node_id"],
@@ -70,6 +91,15 @@ def reply(content: RecordDict, question: Message) -> Message:
         _ttl=asked["_created_at"] + asked["_ttl"] - now,
         _delivered_at="",
     )
+
+
+def _message(content: RecordDict, common: Mapping[str, Any], **own: Any) -> Message:
+    """Make a message without Flower's constructor.
+
+    That checks its arguments, which takes longer than everything else that is done to a small message.
+    """
+    metadata, made = Metadata.__new__(Metadata), Message.__new__(Message)
+    vars(metadata).update(common, **own)
     vars(made).update(_metadata=metadata, _content=content, _error=None)
     return made
 
@@ -78,10 +108,9 @@ def pack(arrays: Arrays) -> ArrayRecord:
     """Serialise named vectors; ``packed[name].numpy()`` reads one."""
     packed = {}
     for name, vector in arrays.items():
-        values = vector.detach().cpu().contiguous().numpy()
-        shape = values.shape
-        dtype = str(vector.dtype).removeprefix("torch.")  # NumPy's names are the same
-        data = b"".join((header(dtype, shape), values.data.cast("B") if values.size else b""))
+        values = vector.contiguous().numpy(force=True)
+        shape, dtype = values.shape, NAMES[vector.dtype]
+        data = b"".join((header(dtype, shape), values))  # type: ignore[arg-type]  # NumPy's arrays are buffers
         packed[name] = array = Array.__new__(Array)
         array.__dict__.update(dtype=dtype, shape=shape, stype="numpy.ndarray", data=data)
     return record(ArrayRecord, packed)

@@ -31,6 +31,7 @@ Metrics = dict[str, float | list[int] | bytes]
 """Aggregates of an evaluation: numbers, counts of each class, and histograms of scores (`problems.histogram`)."""
 
 
+NO_BUFFERS = torch.empty(0)
 RESERVED = {key_of(f.name) for f in fields(DataSummary)}
 RESERVED |= {"amp", "data", "format", "head", "hidden", "model", "problem", "statistics", "y"}
 """Keys of a model's file that a problem's scalars must not use."""
@@ -328,7 +329,7 @@ class Problem(HasOptions, ABC):
 
     def buffers(self) -> Tensor:
         """Return the flat batch-norm statistics, which training changes besides x; often empty."""
-        return torch.empty(0)
+        return NO_BUFFERS
 
     def load_buffers(self, flat: Tensor) -> None:
         """Set the batch-norm statistics."""

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from edelweiss.federation import RoundContext
     from edelweiss.problems import Arrays, Batch
 
+ALL = slice(None)
+"""The part of x that is all of it."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class GradientSteps(FederatedStrategy):
@@ -123,7 +126,7 @@ class Descent:
         lr: float,
         lr_dual: float,
         *,
-        part: slice = slice(None),
+        part: slice = ALL,
         mask: Tensor | None = None,
         pull: float = 0.0,
         towards: Tensor | None = None,
@@ -156,7 +159,7 @@ class Descent:
         self.move(x, gx, lr, part=part, mask=mask)
         return y if y is None or not lr_dual else oracle.project(y + lr_dual * self.rate * gy)
 
-    def move(self, x: Tensor, gx: Tensor, lr: float, *, part: slice = slice(None), mask: Tensor | None = None) -> None:
+    def move(self, x: Tensor, gx: Tensor, lr: float, *, part: slice = ALL, mask: Tensor | None = None) -> None:
         """v ← μ v + gx + λ x;  x ← x - η v, in the place of x.
 
         Parameters
@@ -172,22 +175,22 @@ class Descent:
         mask : Tensor, optional
             What of that moves: 1 or 0 for each entry of x, of its type.
         """
-        x[..., part].sub_(self.direction(x, gx, part=part, mask=mask), alpha=lr * self.rate)
+        _of(x, part).sub_(self.direction(x, gx, part=part, mask=mask), alpha=lr * self.rate)
 
-    def direction(self, x: Tensor, d: Tensor, *, part: slice = slice(None), mask: Tensor | None = None) -> Tensor:
+    def direction(self, x: Tensor, d: Tensor, *, part: slice = ALL, mask: Tensor | None = None) -> Tensor:
         """v ← μ v + d + λ x; return v, or of it the part: what x moves against, times the step size.
 
         With the defaults that is d itself. Neither x nor d is changed; v is not the caller's.
         """
-        by = d[..., part]
+        by = _of(d, part)
         if self.weight_decay:
-            by = by.add(x[..., part], alpha=self.weight_decay)
+            by = by.add(_of(x, part), alpha=self.weight_decay)
         if mask is not None:
             by = by * mask[part]
         if self.momentum:
             if self._velocity is None:
                 self._velocity = torch.zeros_like(x)
-            by = self._velocity[..., part].mul_(self.momentum).add_(by)
+            by = _of(self._velocity, part).mul_(self.momentum).add_(by)
         return by
 
     def reach(self, steps: int) -> float:
@@ -198,6 +201,11 @@ class Descent:
         """
         kept = self.momentum
         return (steps - kept * (1 - kept**steps) / (1 - kept)) / (1 - kept) if kept else float(steps)
+
+
+def _of(vector: Tensor, part: slice) -> Tensor:
+    """Return a part of a vector, without the time that a view takes if that is all of it."""
+    return vector if part is ALL else vector[..., part]
 
 
 def existing(**vectors: Tensor | None) -> Arrays:

@@ -47,14 +47,14 @@ def require_ticket(site: OpenSite, release: str, question: Question | None) -> T
     RefusedError
         With everything that keeps the message from being the one that the study key allows.
     """
-    if not site.policy.pinned:
+    if not site.pinned:
         return None
     if not site.run.ticket:
         raise RefusedError(
             "the run has no ticket, and this site takes part in none without (study-keys): submit it with --study-key"
         )
     try:
-        ticket = require_signed(site.run.ticket, site.policy.pinned)
+        ticket = require_signed(site.run.ticket, site.pinned)
     except TicketError as error:
         raise RefusedError(str(error)) from None
     own = ticket.name_of(key_hash(identity(site.node.key).public_key()))
