@@ -25,6 +25,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from edelweiss.client_app.oracle import SiteOracle
 from edelweiss.client_app.privacy.oracle import Mechanism, Patients, PrivateOracle
 from edelweiss.client_app.privacy.randomness import KeyedStream
+from edelweiss.common.memory import keep_freed_memory
 from edelweiss.datasets import DataSummary, Samples, make_sampler
 from edelweiss.federation.privacy_account import Query
 from edelweiss.federation.privacy_plan import rate_of
@@ -151,6 +152,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     sys.path += [options.opacus] * bool(options.opacus)
     torch.set_num_threads(1)
+    keep_freed_memory()  # as every engine does
     warnings.filterwarnings("ignore")
     print("| model | problem | batch | plain, ms | private, ms | times plain | Opacus, ms | private / Opacus |")
     print("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |")

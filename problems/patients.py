@@ -70,20 +70,23 @@ class Rows:
     ----------
     positions : Tensor
         Their indices in the site's samples, shape (r,) int64, one patient after the other.
-    owners : Tensor
-        Whose each is, shape (r,) int64: 0, 0, 1, 2, 2, ...
-    shares : Tensor
-        1 / (rows of its patient), shape (r,) float32.
+    counts : Tensor, optional
+        How many each patient has, shape (patients,) int64; default: one.
     """
 
     positions: Tensor
-    owners: Tensor
-    shares: Tensor
+    counts: Tensor | None = None
 
     @cached_property
-    def single(self) -> bool:
-        """Whether each patient has one row."""
-        return len(self.owners) == 0 or int(self.owners[-1]) == len(self.owners) - 1
+    def owners(self) -> Tensor:
+        """Whose each is, shape (r,) int64: 0, 0, 1, 2, 2, ..."""
+        numbers = torch.arange(len(self.positions if self.counts is None else self.counts))
+        return numbers if self.counts is None else torch.repeat_interleave(numbers, self.counts)
+
+    @cached_property
+    def shares(self) -> Tensor:
+        """1 / (rows of its patient), shape (r,) float32."""
+        return torch.ones(len(self.positions)) if self.counts is None else 1 / self.counts[self.owners].float()
 
 
 def clipped_sum(problem: NetworkProblem, samples: Samples, rows: Rows, terms: Sequence[Term], clip: float) -> Tensor:
@@ -104,20 +107,20 @@ def clipped_sum(problem: NetworkProblem, samples: Samples, rows: Rows, terms: Se
     network.train(True)
     size = len(terms[0].x) + len(terms[0].dual)
     total = torch.zeros(size, dtype=torch.float64, device=problem.device)
-    layers = _layers(problem)
-    numbers = layers.numbers(len(terms)) if layers and rows.single else size
+    layers, single = _layers(problem), rows.counts is None
+    numbers = layers.numbers(len(terms)) if layers and single else size
     block = max(1, min(evaluation_batch(samples.shape), MOST_NUMBERS // numbers))
     unfinished = total.new_zeros(0)  # the gradient so far of a patient whose rows go on in the next block
     starts = [*range(0, len(rows.positions), block), len(rows.positions)]
     for start, end in pairwise(starts):
         part = slice(start, end)
         batch = samples.batch(rows.positions[part].to(samples.rows.device))
-        if layers and rows.single:
+        if layers and single:
             _Gradients.of(problem, terms, batch, layers).add_clipped(total, clip)
             continue
         owners = rows.owners[part]
         each = _gradients(problem, terms, batch, layers)
-        if not rows.single:
+        if not single:
             mine = (owners - owners[0]).to(each.device)
             each = each.new_zeros(int(mine[-1]) + 1, size).index_add_(0, mine, each * rows.shares[part, None].to(each))
             if len(unfinished):
@@ -137,7 +140,7 @@ def clipped_terms(problem: NetworkProblem, x: Tensor, samples: Samples, rows: Ro
     rows. They are taken patient by patient, so nobody's are rounded by another's; no gradient is needed.
     """
     total = torch.zeros(size, dtype=torch.float64, device=problem.device)
-    counts = torch.bincount(rows.owners).tolist()
+    counts = 1 if rows.counts is None else rows.counts.tolist()
     for positions, shares in zip(torch.split(rows.positions, counts), torch.split(rows.shares, counts), strict=True):
         batch = samples.batch(positions.to(samples.rows.device))
         parts = cast("ClosedFormDual", problem).dual_terms(x, (*batch, shares.to(x)))
@@ -148,13 +151,16 @@ def clipped_terms(problem: NetworkProblem, x: Tensor, samples: Samples, rows: Ro
 
 
 def public_gradient(problem: NetworkProblem, terms: Sequence[Term]) -> Tensor:
-    """Return the gradient of the part of the objective without data, shape (d + p,); it needs no privacy."""
-    size, d = problem.network.size, len(terms[0].x)
-    total = torch.zeros(d + len(terms[0].dual), dtype=problem.dtype, device=problem.device)
-    for term in terms if len(total) > size else ():
+    """Return the gradient of the part of the objective without data, by its scalars in x and by y; it needs no privacy.
+
+    It has shape (scalars + p,): the network plays no part in it.
+    """
+    scalars = len(terms[0].x) - problem.network.size
+    total = torch.zeros(scalars + len(terms[0].dual), dtype=problem.dtype, device=problem.device)
+    for term in terms if len(total) else ():
         by_x, by_y = term.weights
-        total[size:d] += term.public(problem)[: d - size] * by_x
-        total[d:] += term.public(problem)[d - size :] * by_y
+        total[:scalars] += term.public(problem)[:scalars] * by_x
+        total[scalars:] += term.public(problem)[scalars:] * by_y
     return total
 
 
@@ -209,7 +215,7 @@ def _is_a_weighted_mean(problem: NetworkProblem) -> bool:
 
 def _factors(norms: Tensor, clip: float) -> Tensor:
     """Return what gradients of these norms are multiplied with; 0 for those that are not finite."""
-    factors = (clip / norms.clamp(min=1e-300)).clamp(max=1.0)
+    factors = (clip / norms).clamp_(max=1.0)  # 1 for a norm of 0
     return torch.where(norms <= MOST_NORM, factors, 0.0)
 
 
@@ -427,12 +433,11 @@ class _Gradients:
             for part in (weight, bias) if layer.bias is not None else (weight,):
                 squares = squares + torch.linalg.vector_norm(part, dim=1, dtype=torch.float64).square()
         clipped = _factors(squares.sqrt(), clip)
-        finite = clipped > 0
-        every = bool(finite.all())
+        every = bool(clipped.min() > 0)
 
         def kept(numbers: Tensor) -> Tensor:
             numbers = numbers.double()
-            return numbers if every else torch.where(finite.view(-1, *[1] * (numbers.ndim - 1)), numbers, 0)
+            return numbers if every else torch.where(clipped.view(-1, *[1] * (numbers.ndim - 1)) > 0, numbers, 0)
 
         for place, layer in enumerate(self.layers.each):
             if place in in_full:
@@ -495,7 +500,7 @@ def _of_term(
     if changes:
         rest[:, -len(term.dual) :] += by_inputs
     by_x, by_y = term.weights
-    if rest.shape[1]:
+    if rest.shape[1] and term.weights != (1.0, 1.0):
         rest[:, : len(term.x) - network.size] *= by_x
         rest[:, len(term.x) - network.size :] *= by_y
     recorded = [
@@ -515,7 +520,7 @@ def _sum_of_parts(
     A loss of several labels is each label's on its own: there a row passes for a label with a batch of one.
     """
     width = problem.scalar_size
-    if not (problem.several or len(scalars) or len(y)):  # one weighted mean over all rows, see `_is_a_weighted_mean`
+    if not (problem.labels or len(scalars) or len(y)):  # one weighted mean over all rows, see `_is_a_weighted_mean`
         cast = problem.cast_labels(labels)
         weights = torch.full_like(cast, len(cast), dtype=problem.dtype)
         return problem.loss(outputs, cast, scalars, y, weights).mean(), []

@@ -75,15 +75,13 @@ class Patients:
         return len(self._counts)
 
     def rows(self, chosen: Tensor) -> Rows:
-        """Return the rows of some patients, given by a mask of shape (patients,)."""
+        """Return the rows of some patients, given by their numbers."""
         if self._single:
-            positions = self._order[chosen]
-            return Rows(positions, torch.arange(len(positions)), torch.ones(len(positions)))
+            return Rows(self._order[chosen])
         counts, starts = self._counts[chosen], self._starts[chosen]
-        owners = torch.repeat_interleave(torch.arange(len(counts)), counts)
         first = counts.cumsum(0) - counts
-        places = torch.arange(int(counts.sum())) - first[owners] + starts[owners]
-        return Rows(self._order[places], owners, 1 / counts[owners].float())
+        places = torch.arange(int(counts.sum())) + torch.repeat_interleave(starts - first, counts)
+        return Rows(self._order[places], counts)
 
 
 @dataclass(eq=False)
@@ -158,7 +156,7 @@ class PrivateOracle:
         self._labels = labels or (lambda: samples.targets().cpu())
         self._augmentation, self.asked = augmentation or Augmentation(), Counter[Query]()
         self._limits = limits
-        self._allowed = spent(allowed, mechanism.noise) if mechanism.noise else None
+        self._allowed = Counter(allowed)
 
     def close(self) -> None:
         """Do nothing: no thread makes batches ready."""
@@ -171,7 +169,7 @@ class PrivateOracle:
     def draw(self, size: int | None = None) -> Batch | None:
         """Draw a sample that holds ``size`` patients on average; default: the run's batch size."""
         rate = rate_of(size or self.batch_size, len(self._patients))
-        chosen = self._stream.uniform(len(self._patients)) < rate
+        chosen = self._stream.chosen(len(self._patients), rate)
         self._drawn += 1
         return cast("Batch", Sample(rate, 0, self._patients.rows(chosen), self._drawn))
 
@@ -237,9 +235,9 @@ class PrivateOracle:
         expected = sample.rate * len(self._patients)
         self._expected += expected
         self._add_noise(total, clip, mechanism.noise)
-        mean = total.div_(expected).to(problem.dtype).add_(public_gradient(problem, terms))
-        d = len(terms[0].x)
-        return (mean, None) if terms[0].y is None else (mean[:d].clone(), mean[d:].clone())
+        mean, d = total.div_(expected).to(problem.dtype), len(terms[0].x)
+        mean[problem.network.size :] += public_gradient(problem, terms)
+        return (mean, None) if terms[0].y is None else (mean[:d], mean[d:])
 
     def _add_noise(self, total: Tensor, clip: float, noise: float) -> None:
         """Add noise of so many clips to a sum in place, both on the grid."""
@@ -263,9 +261,10 @@ class PrivateOracle:
             self.asked[Query(sample.rate, sample.gradients)] -= 1
         sample.gradients += sums
         self.asked[Query(sample.rate, sample.gradients)] += 1
-        if self._allowed is None:
+        noise = self._mechanism.noise
+        if not noise or self.asked <= self._allowed:
             return
-        if (spent(self.asked, self._mechanism.noise) > self._allowed * (1 + 1e-9)).any():
+        if (spent(self.asked, noise) > spent(self._allowed, noise) * (1 + 1e-9)).any():
             raise RefusedError("the algorithm asks for more private gradients than its plan: a site answers no more")
 
     # ------------------------------------------------------------------ what needs no data

@@ -87,17 +87,18 @@ class KeyedStream:
         """Return uniform numbers of 64 bits, shape (count,)."""
         return np.frombuffer(self._keystream.update(bytes(8 * count)), "<u8")
 
-    def uniform(self, count: int) -> Tensor:
-        """Return multiples of 2^-53 in [0, 1), float64, shape (count,)."""
-        return torch.from_numpy((self.words(count) >> np.uint64(11)) * 2.0**-53)
+    def chosen(self, count: int, rate: float) -> Tensor:
+        """Return which of so many are chosen, each with probability ``rate`` in steps of 2^-53; int64, ascending."""
+        draws = self.words(count) >> np.uint64(11)
+        return torch.from_numpy(np.flatnonzero(draws < np.uint64(math.ceil(rate * 2.0**53))))
 
     def normal(self, count: int) -> Tensor:
-        """Return standard normal numbers, float64, shape (count,), by Box and Muller."""
-        pairs = (count + 1) // 2
-        uniform = self.uniform(2 * pairs)
-        radius = uniform[:pairs].add_(2.0**-53).log_().mul_(-2).sqrt_()
-        angle = uniform[pairs:].mul_(2 * math.pi)
-        return torch.cat([radius * angle.cos(), radius * angle.sin()])[:count]
+        """Return standard normal numbers, float64, shape (count,): their distribution's inverse at uniform ones.
+
+        These are odd multiples of 2^-53 in (-1, 1): a number is finite, and as likely as its negative.
+        """
+        odd = torch.from_numpy(self.words(count).view(np.int64) >> 10).bitwise_or_(1)
+        return odd.double().mul_(2.0**-53).erfinv_().mul_(math.sqrt(2))
 
     def generator(self, purpose: str) -> torch.Generator:
         """Return a generator of PyTorch, on the CPU, all of whose state follows from the key and a purpose."""

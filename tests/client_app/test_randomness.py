@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -20,6 +22,9 @@ from edelweiss.datasets import DataConfig
 from edelweiss.federation import fingerprint as fingerprints
 from tests.server_app.sites import images
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 KEY = "0badc0de" * 8
 
 
@@ -31,13 +36,37 @@ def test_the_stream_is_aes_in_counter_mode() -> None:
     assert stream.words(3).tobytes() + stream.words(5).tobytes() == wanted
 
 
-def test_numbers_are_uniform_and_normal() -> None:
-    stream = KeyedStream(bytes(32))
-    uniform, normal = stream.uniform(20_000).numpy(), stream.normal(20_001).numpy()
-    assert 0 <= uniform.min() < uniform.max() < 1
-    assert stats.kstest(uniform, "uniform").pvalue > 1e-3
+def test_each_is_chosen_with_the_probability_that_is_asked() -> None:
+    stream, count = KeyedStream(bytes(32)), 20_000
+    for rate in (0.01, 0.5, 0.99):
+        chosen = stream.chosen(count, rate).numpy()
+        assert (np.diff(chosen) > 0).all()
+        assert stats.binomtest(len(chosen), count, rate).pvalue > 1e-3
+        assert stats.kstest(chosen / count, "uniform").pvalue > 1e-3
+    assert len(stream.chosen(count, 1.0)) == count
+    assert len(stream.chosen(count, 0.0)) == 0
+
+
+def test_numbers_are_normal_out_to_their_tails() -> None:
+    normal = KeyedStream(bytes(32)).normal(200_001).numpy()
     assert stats.kstest(normal, "norm").pvalue > 1e-3
-    assert abs(np.corrcoef(normal[:10_000], normal[10_000:20_000])[0, 1]) < 0.05
+    assert abs(np.corrcoef(normal[:100_000], normal[100_000:200_000])[0, 1]) < 0.02
+    for sign in (-1, 1):  # of 200,001 about 270 lie beyond three
+        assert stats.binomtest(int((sign * normal > 3).sum()), len(normal), stats.norm.sf(3)).pvalue > 1e-3
+
+
+class _Words(KeyedStream):
+    """The largest and the smallest words in place of random ones."""
+
+    def words(self, count: int) -> NDArray[np.uint64]:
+        ends = np.array([0, 2**63 - 1, 2**63, 2**64 - 1], dtype=np.uint64)
+        return ends[:count]
+
+
+def test_the_ends_of_the_normal_numbers_are_finite_and_alike() -> None:
+    least, most, furthest, nearest = _Words(bytes(32)).normal(4).tolist()
+    assert most == -furthest == pytest.approx(stats.norm.isf(2.0**-54))
+    assert least == -nearest == pytest.approx(2.0**-53 * math.sqrt(math.pi / 2))
 
 
 def test_a_generator_has_more_state_than_its_seed() -> None:
