@@ -128,7 +128,7 @@ def stages(folder: Path) -> Iterator[str]:
     yield f"the folder, {len(data.train) + len(data.held_out):,} images"
     facts = Facts.of(data, name="site", partition_id=-1, multiclass=False, standardise=True)
     yield "what it tells: counts, moments"
-    data_hash(config)
+    data_hash(data)
     yield "the hash of its data"
     problem, data_summary = problem_and_cohort(run, facts)
     with closing(oracle_of(run, problem, data_summary.standardised(data.train))) as oracle:

@@ -259,7 +259,9 @@ class OpenSite:
 
     def data_hash(self) -> str:
         """Return a hash of the site's own data and held-out split."""
-        return data_hash(self.data_config)
+        data = self.data()
+        assert data is not None, "a problem without data asks for no hash of them"
+        return data_hash(data)
 
     def facts(self) -> Facts:
         """Return the facts that this site reports before a run."""

@@ -26,7 +26,7 @@ from edelweiss.datasets.numbers import canonical
 from edelweiss.datasets.patient_ids import blocks, digests, row_bytes
 from edelweiss.datasets.site.clinical import read_clinical, tally
 from edelweiss.datasets.site.data_warnings import DataWarnings
-from edelweiss.datasets.site.formats import READERS, convertible, found_in
+from edelweiss.datasets.site.formats import FOUND, READERS, convertible
 from edelweiss.datasets.site.images import PLAIN, ImageRules, Listed, read_listed
 from edelweiss.datasets.site.study import Study
 from edelweiss.datasets.site.table import as_text, numbers_in, read_labels, read_numbers, read_patients, read_table
@@ -92,7 +92,7 @@ def read_site(
     if patient is None:
         patient = PATIENT if PATIENT in frame.columns else ""
     found = read_rows(frame, file, label, binary, patient, listed=listed, images=images, labels=labels)
-    said = found_in(file)
+    said = frame.attrs.get(FOUND, "")
     return replace(found, notes=(f"{file.name}: {said}", *found.notes)) if said else found
 
 

@@ -46,6 +46,7 @@ BOOK = 400  # bytes for each cell of a workbook, likewise
 BOOKS = (".xlsx", ".xlsm")
 CELLS = re.compile(rb"<(?:\w+:)?c[ />]")  # in the XML of a sheet
 GZIP = b"\x1f\x8b"
+FOUND = "found"  # of a frame's `attrs`: `Lines.found` of its file
 PART = 2**20  # bytes looked at at a time
 LONGEST = 2**24  # characters of a line, which is held in memory
 BLANK = 2**20  # characters in which a text must say something: gzip packs a billion blank lines into a megabyte
@@ -158,6 +159,7 @@ class Lines:
     start: str  # the first characters of a file of text; empty of another
     rows: Iterator[tuple[int, list[str]]]  # of each line its number in the file, from 1, and its cells
     form: Form  # of the file; a decimal mark that was found is a point in the rows
+    found: str = ""  # how it was found to be separated, in words; empty for what needs none
 
 
 @contextmanager
@@ -178,7 +180,7 @@ def lines_of(file: Path, form: Form | None = None, *, strict: bool = False) -> I
     with _at_header(file, encoding, form) as (stream, above, _):
         reader = csv.reader(stream, delimiter=found.delimiter, strict=strict)
         lines = uniform(file, ((above + reader.line_num, line) for line in reader), found, form.decimal or ".")
-        yield Lines(start, lines, found)
+        yield Lines(start, lines, found, _said(form, found))
 
 
 def _start(file: Path, encoding: str, form: Form) -> tuple[Form, str]:
@@ -412,9 +414,13 @@ def encoding_of(file: Path) -> str:
 def found_in(file: Path, form: Form | None = None) -> str:
     """Say how a file of text was found to be separated, see `separators.in_words`; empty for what needs no word."""
     form = form or Form()
-    if file.suffix.lower() in {*READERS, ".parquet"} or (form.delimiter and form.decimal):
+    if file.suffix.lower() in {*READERS, ".parquet"}:
         return ""
-    return in_words(_start(file, _known(file, form), form)[0])
+    return _said(form, _start(file, _known(file, form), form)[0])
+
+
+def _said(given: Form, found: Form) -> str:
+    return "" if given.delimiter and given.decimal else in_words(found)
 
 
 # ---------------------------------------------------------------------- other files

@@ -28,7 +28,7 @@ from edelweiss.common.overrides import toml_value
 from edelweiss.datasets.errors import DataError, examples
 from edelweiss.datasets.numbers import DATE, MISSING, TRUTH, canonical, is_number
 from edelweiss.datasets.patient_ids import patient_key, spelt_apart
-from edelweiss.datasets.site.formats import Form, Lines, found_in, lines_of, looks_like
+from edelweiss.datasets.site.formats import FOUND, Form, Lines, lines_of, looks_like
 from edelweiss.datasets.site.header import LOOKED_AT, separated, title_above
 from edelweiss.datasets.site.table import CELLS, as_numbers, mapped
 from edelweiss.datasets.source import Change
@@ -224,10 +224,12 @@ class Study:
         invalid: dict[str, dict[str, list[tuple[int, str]]]] = {}  # by column and reason: rows from 1, and their texts
         cells: dict[str, list[Any]] = {}
         hits: Counter[Rule] = Counter()
-        names, rows = [*map(str, self._header(file))], 0
-        others = [self.patient] if self.patient in names else []
-        others += [also] if also in names and also not in (*self.names(), *self.features()) else []
-        for text in self._parts(file, names):
+        names, others, rows, how = list[str](), list[str](), 0, ""
+        for text in self._parts(file):
+            if not rows:
+                names, how = [*text.columns], text.attrs[FOUND]
+                others = [self.patient] if self.patient in names else []
+                others += [also] if also in names and also not in (*self.names(), *self.features()) else []
             rows, kept = rows + len(text), np.ones(len(text), np.bool_)
             for rule, hit in self.left_out(text).items():
                 hits[rule] += int((kept & hit).sum())
@@ -270,7 +272,7 @@ class Study:
         notes = [f"{file.name}: columns {examples(unread)} are not read, since the study does not name them"] * bool(
             unread
         )
-        if how := found_in(file, self.form):
+        if how:
             notes.insert(0, f"{file.name}: {how}")
         indicators = frozenset(name for column in self.columns if column.one_hot for name in column.features)
         return Described(frame, tuple(changes), tuple(notes), indicators)
@@ -333,13 +335,6 @@ class Study:
 
     # ------------------------------------------------------------------ steps
 
-    def _header(self, file: Path) -> list[str]:
-        """Return the names of the columns."""
-        if self.header:
-            return [*self.header]
-        with self._opened(file) as table:
-            return next((_stripped(line) for _, line in table.rows if any(line)), [])
-
     @contextmanager
     def _opened(self, file: Path) -> Iterator[Lines]:
         try:
@@ -353,7 +348,7 @@ class Study:
             text = f"{file} cannot be read: {reason(error)}; it must be text separated by {self.separator!r}"
             raise DataError(text, "the table cannot be read") from error
 
-    def _parts(self, file: Path, names: list[str]) -> Iterator[pd.DataFrame]:
+    def _parts(self, file: Path) -> Iterator[pd.DataFrame]:
         """Yield the rows as text, a part at a time; the index counts them from 0."""
         import pandas as pd
 
@@ -362,6 +357,7 @@ class Study:
             lines: Iterator[tuple[int, list[str]]]
             lines = ((number, _stripped(line)) for number, line in table.rows if any(line))
             first = next(lines, None)
+            names = [*self.header] or (first[1] if first else [])
             if first and first[1] != names:
                 lines = chain([first], lines)
             form = separated(table.start, self.delimiter) if self.delimiter else None
@@ -372,7 +368,9 @@ class Study:
                 ragged += [f"line {number} has {len(line)}" for number, line in part if len(line) != len(names)]
                 if not (ragged or twice):
                     places = range(count, count + len(part))
-                    yield pd.DataFrame([line for _, line in part], places, names, dtype=object)
+                    frame = pd.DataFrame([line for _, line in part], places, names, dtype=object)
+                    frame.attrs[FOUND] = table.found
+                    yield frame
                 count += len(part)
         if not count:
             raise DataError(f"{file} has no rows", "the table has no rows")

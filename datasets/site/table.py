@@ -24,7 +24,7 @@ from edelweiss.datasets.numbers import DATE, LARGEST, MISSING, NEGATIVE, TRUTH, 
 from edelweiss.datasets.patient_ids import is_rounded, patient_key
 from edelweiss.datasets.site.columns import names_an_id
 from edelweiss.datasets.site.data_warnings import DataWarnings
-from edelweiss.datasets.site.formats import lines_of, looks_like
+from edelweiss.datasets.site.formats import FOUND, lines_of, looks_like
 from edelweiss.datasets.site.header import LOOKED_AT, no_names, title_above, wrong_names
 from edelweiss.datasets.source import Ints
 
@@ -143,7 +143,9 @@ def _in_parts(file: Path, texts: Collection[str] | None) -> pd.DataFrame:
     if problems := [*problems, *wrong]:
         raise DataError.join(problems)
     # Without a copy, for that would join all columns of numbers into one block beside them.
-    return pd.DataFrame({name: column.whole() for name, column in zip(names, columns, strict=True)}, copy=False)
+    frame = pd.DataFrame({name: column.whole() for name, column in zip(names, columns, strict=True)}, copy=False)
+    frame.attrs[FOUND] = table.found
+    return frame
 
 
 class _Cells:

@@ -13,7 +13,7 @@ from edelweiss.common.files import as_path, is_file
 from edelweiss.datasets.errors import DataError, examples
 from edelweiss.datasets.numbers import MISSING
 from edelweiss.datasets.site import PATIENT, read_rows, texts
-from edelweiss.datasets.site.formats import found_in
+from edelweiss.datasets.site.formats import FOUND
 from edelweiss.datasets.site.table import as_text, read_table
 from edelweiss.datasets.source import Ints, Source
 from edelweiss.datasets.sources.arrays import gone
@@ -67,7 +67,7 @@ def read_grouped(
     patient_ids = source.patient_ids if source.by_patient else None
     if described:
         source = replace(source, changes=described.changes, notes=described.notes)
-    elif said := found_in(path):
+    elif said := frame.attrs.get(FOUND, ""):
         source = replace(source, notes=(f"{path.name}: {said}",))
     return replace(source, groups=groups, group_names=names, patient_ids=patient_ids, row_ids=None)
 

@@ -6,14 +6,18 @@ import multiprocessing
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from benchmarks.growth import resident
-from edelweiss.client_app import join, site
+from edelweiss.client_app import join, process_cache, site
+from edelweiss.client_app.site import OpenSite
 from edelweiss.common.memory import keep_freed_memory, return_freed_memory
+from edelweiss.config import RunConfig, SiteConfig
+from edelweiss.datasets import SiteData, load_site
 from edelweiss.server_app import simulate
 from tests.server_app.sites import saddle_job
 
@@ -47,3 +51,21 @@ def test_how_many_sites_stay_open_changes_no_bit(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(site, "MOST_OPEN", 2)
     few = simulate(job)
     assert all(np.array_equal(few.arrays[name], vector) for name, vector in all_open.arrays.items())
+
+
+def test_what_a_site_tells_hashes_and_trains_on_is_loaded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "data.csv").write_text("age,label\n" + "".join(f"{row},{row % 2}\n" for row in range(40)))
+    loaded: list[SiteData] = []
+
+    def watched(*given: Any) -> SiteData:
+        loaded.append(load_site(*given))
+        return loaded[-1]
+
+    monkeypatch.setattr(process_cache, "load_site", watched)
+    run = RunConfig.parse({"dataset": "site", "problem": "auc", "model": "linear", "sites": 3})
+    node = SiteConfig.parse({"data-dir": str(tmp_path)})
+    hashes = {OpenSite(run, node).data_hash() for _ in range(2)}  # opened for each message
+    facts, data = OpenSite(run, node).facts(), OpenSite(run, node).data()
+    assert len(hashes) == 1
+    assert loaded == [data]
+    assert facts.examples == len(loaded[0].train)

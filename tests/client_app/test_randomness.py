@@ -18,7 +18,7 @@ from edelweiss.client_app.privacy import randomness
 from edelweiss.client_app.privacy.randomness import KeyedStream, derived, digest_of, question
 from edelweiss.client_app.process_cache import data_hash
 from edelweiss.config import RunConfig
-from edelweiss.datasets import DataConfig
+from edelweiss.datasets import DataConfig, load_site
 from edelweiss.federation import fingerprint as fingerprints
 from tests.server_app.sites import images
 
@@ -124,23 +124,23 @@ def test_whose_the_rows_are_is_part_of_what_the_data_are(tmp_path: Path) -> None
         rows = [f"{line},{number // patients}" for number, line in enumerate(lines[1:])]
         (place / "labels.csv").write_text("\n".join([f"{lines[0]},who", *rows]), encoding="utf-8")
         config = DataConfig(dataset="site", data_dir=str(place), key=KEY, patient="who", holdout_share=0.0)
-        hashes.add(data_hash(replace(config, stamp=str(patients))))
+        hashes.add(data_hash(load_site(replace(config, stamp=str(patients)), 0, 1)))
     assert len(hashes) == 2
 
 
 def test_one_value_and_one_label_are_part_of_what_the_data_are(tmp_path: Path) -> None:
     place = Path(str(images(tmp_path, 0, 100)["data-dir"]))
     config = DataConfig(dataset="site", data_dir=str(place), key=KEY, holdout_share=0.0)
-    hashes = [data_hash(replace(config, stamp="as it was"))]
+    hashes = [data_hash(load_site(replace(config, stamp="as it was"), 0, 1))]
     header, first, *others = (place / "labels.csv").read_text(encoding="utf-8").splitlines()
     name, label = first.split(",")
     pixels = np.array(Image.open(place / name))
     pixels[0, 0] ^= 1
     Image.fromarray(pixels).save(place / name)
-    hashes.append(data_hash(replace(config, stamp="one pixel")))
+    hashes.append(data_hash(load_site(replace(config, stamp="one pixel"), 0, 1)))
     changed = f"{name},{1 - int(label)}"
     (place / "labels.csv").write_text("\n".join([header, changed, *others]), encoding="utf-8")
-    hashes.append(data_hash(replace(config, stamp="one label")))
+    hashes.append(data_hash(load_site(replace(config, stamp="one label"), 0, 1)))
     assert len(set(hashes)) == 3
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gzip
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import pytest
@@ -13,11 +16,13 @@ from edelweiss.config.study import parse
 from edelweiss.datasets import DataError
 from edelweiss.datasets.data_summary import DataSummary
 from edelweiss.datasets.model_schema import ModelSchema
-from edelweiss.datasets.site import read_site
+from edelweiss.datasets.site import formats, read_site
 from edelweiss.datasets.site.header import START
 from edelweiss.datasets.site.inference_input import InferenceTable
 from edelweiss.datasets.source import Source
 from edelweiss.datasets.sources.table import read_grouped
+
+T = TypeVar("T")
 
 HEADER = ["patient", "crp", "age", "label"]
 ROWS = [[f"p{n}", f"{n / 8:.3f}", str(20 + n), str(n % 2)] for n in range(0, 60, 3)]
@@ -129,3 +134,28 @@ def test_words_with_commas_stay_words(tmp_path: Path) -> None:
 def site_by(folder: Path, text: str, study: object) -> Source:
     (folder / "data.csv").write_text(text)
     return read_site(str(folder), "", True, study=study)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("how", ["by itself", "by a study", "by groups"])
+def test_a_table_is_decoded_once_and_tokenised_once(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "data.csv").write_text(table(";", ","))
+    done = Counter[str]()
+
+    def counted(name: str, do: Callable[..., T]) -> Callable[..., T]:
+        def counting(*given: object, **named: object) -> T:
+            done[name] += 1
+            return do(*given, **named)
+
+        return counting
+
+    monkeypatch.setattr(formats, "survey", counted("decoded", formats.survey))
+    monkeypatch.setattr(formats, "uniform", counted("tokenised", formats.uniform))
+    match how:
+        case "by itself":
+            found = read_site(str(tmp_path), "label", True, patient=None)
+        case "by a study":
+            found = read_site(str(tmp_path), "", True, study=parse("study", STUDY))
+        case _:
+            found = read_grouped(str(tmp_path / "data.csv"), "label", True, "", None)
+    assert done == {"decoded": 1, "tokenised": 1}
+    assert any("separated" in note for note in found.notes), "what was found on the way is said"
