@@ -18,7 +18,7 @@ PIP  := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c cons
 
 export RUN_CONFIG # through the environment, because it may contain both kinds of quotes
 
-.PHONY: help run demo test deployments containers lint docs site clean
+.PHONY: help run demo test deployments everything containers lint docs site clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -29,12 +29,15 @@ run: $(VENV)/.run ## Train in Flower's simulation, on a rare outcome; RUN_CONFIG
 demo: $(VENV)/.run ## Start a coordinator, three hospitals and both pages on this machine, for a look
 	@$(BIN)/python bin/demo.py
 
-test deployments: export PYTHONDONTWRITEBYTECODE :=# each of their processes would compile everything anew
+test deployments everything: export PYTHONDONTWRITEBYTECODE :=# each of their processes would compile everything anew
 test: $(VENV)/.dev ## Run the tests that are quick; PYTEST='-k compose' selects some
 	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal -m "not slow" $(PYTEST)
 
 deployments: $(VENV)/.dev ## Run the slow tests: Flower's servers and real sites, Ray, the wheel, every command in docs/
 	@$(BIN)/python -m pytest -n 3 --dist worksteal -m "deployments or slow" $(PYTEST)
+
+everything: $(VENV)/.dev ## Run the tests of both in one go, a file at a time in each of three processes
+	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "deployments or not containers" $(PYTEST)
 
 containers: $(VENV)/.dev ## Build the image and try docker-compose.yml with the Docker engine, TORCH_INDEX as above
 	@TORCH_INDEX=$(TORCH_INDEX) $(BIN)/python -m pytest -m containers tests/deployment $(PYTEST)

@@ -41,7 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.disable()  # until all is collected and imported: of that, nothing is garbage
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    here = "TMPDIR" not in os.environ and "containers" not in config.getoption("markexpr")
+    here = "TMPDIR" not in os.environ and config.getoption("markexpr") != "containers"
     if here and os.access(MEMORY, os.W_OK | os.X_OK) and shutil.disk_usage(MEMORY).free > ENOUGH:
         folder = MEMORY / f"tests-of-edelweiss-{os.getuid()}"
         folder.mkdir(mode=0o700, exist_ok=True)
