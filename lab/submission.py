@@ -287,7 +287,7 @@ def flower_environment(home: Path) -> dict[str, str]:
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "FLWR_TELEMETRY_ENABLED": "0",
-        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5",  # seconds; of the default of 1, half is waiting; 0.1 takes 7 % of a core
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5",  # seconds: 1 as by default is waiting, 0.1 takes 7 % of a core
         # What `keep_freed_memory` does, for Flower's SuperLink: the memory of a large message serves the next.
         "MALLOC_MMAP_THRESHOLD_": str(2**30),
         "MALLOC_TRIM_THRESHOLD_": str(2**30),
