@@ -217,6 +217,14 @@ class OpenSite:
         return not self.guarded or self.policy.fewest_of_each_class == 1
 
     @property
+    def suppresses(self) -> bool:
+        """Whether small cells are kept back: not from noised answers, nor from sums over all sites.
+
+        In a sum a zero would be a drop-out: a model at which all others abstain would expose the last.
+        """
+        return self.guarded and not self.run.private and not self.run.secure_aggregation
+
+    @property
     def gives_evidence(self) -> bool:
         """Whether the final evaluation contributes to the run's evidence."""
         return self.run.evidence and not self.run.private and ranks(PROBLEMS[self.run.problem])
@@ -285,7 +293,8 @@ class OpenSite:
         elif self.policy.compare_patients:
             notes += ("compare-patients: this site has no patient column, so there is nothing to compare",)
         warnings = tuple(doubt.public[:LONGEST_NOTE] for doubt in data.warnings[:MOST_NOTES])
-        return protected(replace(facts, notes=notes, warnings=warnings), data, self.policy)
+        facts = replace(facts, notes=notes, warnings=warnings)
+        return protected(facts, data, self.policy) if self.suppresses else facts
 
     @cached_property
     def privacy(self) -> SitePrivacy | None:
@@ -401,7 +410,7 @@ class SiteInRun:
         if (data := site.data()) is None:
             return None, None
         # With differential privacy the noise hides few of a class; what depends on their exact number would tell it.
-        hidden = hidden_labels(data, site.policy) if site.guarded and not site.run.private else ()
+        hidden = hidden_labels(data, site.policy) if site.suppresses else ()
         if site.stays_open:
             return prepared(data, site.device, self.data_summary, hidden)
         place = max(0, site.node.partition_id), site.run.sites
@@ -438,9 +447,9 @@ class SiteInRun:
         problem, data = self.own_problem if site.strategy.own_dual else self.problem, site.data()
         if data is None or held_out is None:
             return problem.metrics(model["x"], model.get("y"), None)
-        if not len(held_out) or (site.guarded and no_evaluation(data, site.policy)):
+        if not len(held_out) or (site.suppresses and no_evaluation(data, site.policy)):
             return {}
         found = problem.metrics(model["x"], model.get("y"), held_out)
-        if site.exact or not found or site.run.secure_aggregation:  # which adds up bins of all sites
+        if site.exact or not found or not site.suppresses:  # secure aggregation adds up bins of all sites
             return found
         return coarse(found, len(held_out), site.policy.fewest_of_each_class)

@@ -49,7 +49,7 @@ COUNTS = 2.0**30  # the largest noised count of a bin
 
 
 BY_CLASS = ("class-counts", "held-out-counts")
-"""Counts that a site's rules may keep back: then the sum says of how many sites."""
+"""Counts that a private site does not have: then the sum says of how many sites."""
 
 
 def facts_layout(sites: int, problem: type[Problem], classes: int, labels: int) -> Layout:

@@ -276,6 +276,11 @@ def _require_enough(site: OpenSite, data: SiteData) -> None:
             f"this site has fewer than {policy.fewest_training} training patients; an update from so few would reveal "
             "much about each, so it does not take part"
         )
+    if run.secure_aggregation and not run.private and not len(data.held_out):
+        raise RefusedError(
+            "this site holds nobody out, and with secure aggregation the sum of the evaluations would be of the other "
+            "sites alone: set holdout-share in [policy] above 0"
+        )
     # Under differential privacy these sums are noised, and a refusal by exact counts would be a count without noise.
     if (
         not run.private

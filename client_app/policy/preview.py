@@ -54,7 +54,7 @@ def preview(site: OpenSite, data: SiteData | None) -> dict[str, str]:
     lines["sends once"] = counted + f"; three sums of each of {len(facts.count)} features" * bool(facts.count)
     reports = ", ".join(METRICS[name].label for name in problem.reports) + ", of each label" * bool(run.several)
     groups = f"; in groups of {site.policy.fewest_of_each_class} or more"
-    lines["evaluates"] = no_evaluation(data, site.policy) or reports + groups
+    lines["evaluates"] = (no_evaluation(data, site.policy) or reports + groups) if site.suppresses else reports
     if site.run.private:
         lines["evaluates"] = "two noised histograms" if site.gives_noised else "nothing"
     if site.gives_evidence:

@@ -162,12 +162,13 @@ class Policy(Keys):
     fewest_held_out: Fewest = Field(
         10,
         description="least held-out patients; with fewer the site sends no evaluation and reports this number instead "
-        "of the true one",
+        "of the true one; with secure aggregation both are in the sums, or these would be of fewer sites",
     )
     fewest_of_each_class: Fewest = Field(
         5,
         description="small-cell suppression: with fewer samples of a class the site reports this number, no counts per "
-        "class, and, if held out, no evaluation; evaluations are coarsened to groups of this size",
+        "class, and, if held out, no evaluation; evaluations are coarsened to groups of this size; not in the sums of "
+        "secure aggregation",
     )
     patient: str = Field(
         "",

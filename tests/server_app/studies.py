@@ -49,21 +49,24 @@ class Study:
             (self.folder / "public" / f"{name}.pub").write_text(new_key(self.folder / name / "key"))
         for place, name in enumerate(self.names):
             folder = self.folder / name
-            rules: dict[str, Any] = {"study_keys": [str(self.folder / "study.key.pub")], "seed": "tests"}
-            if self.peers:
-                others = [other for other in self.names if other != name]
-                rules |= {"peers": {other: self.hash_of(other) for other in others}, "secure_aggregation": "required"}
-            policy = site_toml(folder, **rules)
             self.nodes.append(
                 {
                     "site": name,
                     "data-dir": str(write_table(folder / "data", *table(120, place))),
                     "state-dir": str(folder / "state"),
-                    "policy": policy,
+                    "policy": self.rules(name),
                     "key": str(folder / "key"),
                     "label": "label",
                 }
             )
+
+    def rules(self, name: str, **more: Any) -> str:
+        """Write a hospital's rules, and more of them; return their file."""
+        rules: dict[str, Any] = {"study_keys": [str(self.folder / "study.key.pub")], "seed": "tests", **more}
+        if self.peers:
+            others = [other for other in self.names if other != name]
+            rules |= {"peers": {other: self.hash_of(other) for other in others}, "secure_aggregation": "required"}
+        return site_toml(self.folder / name, **rules)
 
     def unpinned(self) -> list[dict[str, Value]]:
         """Return the hospitals with rules that pin no study key."""

@@ -365,6 +365,22 @@ def test_broken_masks_are_noticed(study: Study, monkeypatch: pytest.MonkeyPatch,
         run(SiteGrid(study.signed(**SECURE), study.nodes))
 
 
+def test_no_sum_is_one_hospitals_because_the_others_hold_out_few(study: Study) -> None:
+    """Zeros in place of what small-cell suppression keeps back would be drop-outs."""
+    whole = run(Noted(study.signed(**SECURE, run_name="all"), study.nodes))
+    for name in THREE[1:]:
+        study.rules(name, fewest_held_out=1000, fewest_of_each_class=1000)
+    few = run(Noted(study.signed(**SECURE, run_name="few"), study.nodes))
+    assert few.metrics[-1]["pooled"]["n"] == whole.metrics[-1]["pooled"]["n"] > 3
+    told = [json.loads((each.folder / "about.json").read_text())["sites"] for each in (few, whole)]
+    assert told[0] == told[1]
+
+
+def test_who_holds_nobody_out_is_in_no_sum(study: Study) -> None:
+    study.rules("north", holdout_share=0.0)
+    assert "set holdout-share" in refused(study)
+
+
 def test_a_site_that_cannot_answer_sends_the_same_form_and_nobody_can_tell_which(
     study: Study, monkeypatch: pytest.MonkeyPatch
 ) -> None:
