@@ -121,8 +121,11 @@ def written_table(rows: NDArray[np.float64], file: str) -> str:
     return file
 
 
-def run(cell: str, method: str, step: float, seed: int) -> dict[str, Any]:
-    """Run a method with a step size: AUROC on the common test set, NaN if it diverged; positives in training."""
+def run(cell: str, method: str, step: float, seed: int, tables: str) -> dict[str, Any]:
+    """Run a method with a step size: AUROC on the common test set, NaN if it diverged; positives in training.
+
+    The table of each seed stays in the folder `tables`.
+    """
     from edelweiss.federation import RunError
     from edelweiss.server_app import simulate
 
@@ -133,7 +136,9 @@ def run(cell: str, method: str, step: float, seed: int) -> dict[str, Any]:
     began = time.process_time()
     with tempfile.TemporaryDirectory() as folder:
         if data in REGIMES:
-            job["data-file"] = written_table(table(data, float(share), seed), f"{folder}/table.csv")
+            if not Path(file := f"{tables}/{cell}-{seed}.csv").exists():
+                written_table(table(data, float(share), seed), file)
+            job["data-file"] = file
         else:
             job |= {"thin-share": float(share), "data-root": os.environ["EDELWEISS_DATA"]}
         try:
@@ -159,21 +164,25 @@ def note(file: Path, one: dict[str, Any]) -> None:
 
 
 def grid(cells: Sequence[str], methods: Sequence[str], most: float) -> None:
-    """Make the runs that are missing; rows whose best step is at an end of the grid go on."""
+    """Make the runs that are missing; where the best step is at an end of the grid, go on there."""
     names = ("cell", "method", "step", "seed")
     done, began = {tuple(one[name] for name in names) for one in read(KEPT)}, time.process_time()
-    for cell, method in product(cells, methods):
-        steps = list(GRID)
-        while steps:
-            for step, seed in product(steps, range(SEEDS)):
-                if (cell, method, step, seed) in done:
-                    continue
-                if time.process_time() - began > most:
-                    return
-                note(KEPT, dict(zip(names, (cell, method, step, seed), strict=True)) | run(cell, method, step, seed))
-            row = next(row for row in rows() if (row.cell, row.method) == (cell, method))
-            beyond = {GRID[0]: ENDS[0], GRID[-1]: ENDS[1]}.get(row.best)
-            steps = [beyond] if beyond and beyond not in row.found else []
+    for cell in cells:
+        steps: dict[str, Sequence[float]] = dict.fromkeys(methods, GRID)
+        with tempfile.TemporaryDirectory() as folder:
+            while steps:
+                for seed, method in product(range(SEEDS), steps):  # a seed's table is written and read once
+                    for step in steps[method]:
+                        if (cell, method, step, seed) in done:
+                            continue
+                        if time.process_time() - began > most:
+                            return
+                        found = run(cell, method, step, seed, folder)
+                        note(KEPT, dict(zip(names, (cell, method, step, seed), strict=True)) | found)
+                here = [row for row in rows() if row.cell == cell and row.method in steps]
+                beyond = {row.method: {GRID[0]: ENDS[0], GRID[-1]: ENDS[1]}.get(row.best) for row in here}
+                tried = {row.method: row.found for row in here}
+                steps = {name: [step] for name, step in beyond.items() if step and step not in tried[name]}
 
 
 @dataclass(frozen=True)
