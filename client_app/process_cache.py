@@ -101,9 +101,9 @@ def data_hash(data: SiteData) -> str:
 
 
 @PROCESS_CACHE.keeps(32)
-def ledger_of(folder: Path, secret: bytes, budget: Budget, split: str, whose: str) -> Ledger:
+def ledger_of(folder: Path, secret: bytes, budget: Budget, data: str) -> Ledger:
     """Open a site's ledger; once per process, which reads it again only where another process wrote."""
-    return Ledger(folder, secret, budget, *(hashlib.sha256(text.encode()).hexdigest() for text in (split, whose)))
+    return Ledger(folder, secret, budget, data)
 
 
 @PROCESS_CACHE.latest

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 
 from edelweiss.client_app.errors import RefusedError
@@ -310,14 +308,7 @@ class OpenSite:
     @cached_property
     def ledger(self) -> Ledger:
         """The ledger of what this site's patients have spent."""
-        data, config, split = self.data(), self.data_config, f"{self.key} {self.policy.holdout_share}"
-        if data is not None and data.by_patient:
-            whose = f"{config.patient!r} {config.study.patient if config.study else ''!r}"
-        elif data is not None and data.patient_ids is not None:  # a row of other content is another patient
-            whose = hashlib.sha256(np.unique(data.patient_ids).tobytes()).hexdigest()
-        else:
-            whose = self.data_hash()
-        return ledger_of(self.records.folder, self.records.secret, self.policy.budget, split, whose)
+        return ledger_of(self.records.folder, self.records.secret, self.policy.budget, self.data_hash())
 
     def in_run(self, request: Request) -> SiteInRun:
         """Return the cached objects of this site in the run of a request."""

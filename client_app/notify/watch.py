@@ -15,6 +15,7 @@ from edelweiss.client_app.notify.ways import Notice, Settings
 from edelweiss.client_app.page.beside import connection_in
 
 if TYPE_CHECKING:
+    from edelweiss.client_app.privacy.ledger import Spent
     from edelweiss.federation.privacy_account import Curve
 
 SILENT = 24 * 3600.0  # seconds without a question after which a run counts as ended
@@ -95,7 +96,7 @@ class Watch:
         self._log = Lines(state / "audit.jsonl", *self.seen.log)
         self._ledger = Lines(state / "policy" / "ledger.jsonl")
         self._refused = OrderedDict.fromkeys(self.seen.refused)
-        self._spent: dict[str, Curve] = {}
+        self._spent: Spent | None = None
         self._lost = 0.0  # since when there is no connection; 0: there is one
 
     def look(self) -> list[Notice]:
@@ -194,18 +195,16 @@ class Watch:
             return
         lines = list(self._ledger.new())
         if lines and "cost" not in lines[0]:  # its first line: another ledger than before, or none was read yet
-            self._spent = {}
-        for line in lines:
-            cost = self._cost(line.get("cost"))
-            if cost is not None:
-                part = str(line.get("part"))
-                self._spent[part] = self._spent[part] + cost if part in self._spent else cost
-                if line.get("joint") is True:  # as `privacy.ledger` counts several studies
-                    self._spent = {part: sum(self._spent.values(), 0 * cost)}
+            self._spent = None
         if lines:
-            from edelweiss.federation.privacy_account import epsilon  # which loads torch
+            from edelweiss.client_app.privacy.ledger import PARTS, Spent
+            from edelweiss.federation.privacy_account import epsilon
 
-            most = max((epsilon(curve, delta) for curve in self._spent.values()), default=0.0)
+            spent = self._spent = self._spent or Spent()
+            for line in lines:
+                if (cost := self._cost(line.get("cost"))) is not None:
+                    spent.add(line, cost)
+            most = max(epsilon(spent.on(part), delta) for part in PARTS)
             left = max(0.0, 1 - most / budget)
             text = f"{left:.0%} of the privacy budget is left: ε = {most:.3g} of {budget:g} is spent"
             yield from self._flagged("budget", left < float(self.settings["budget-left"]), text)

@@ -42,6 +42,12 @@ def preview(site: OpenSite, data: SiteData | None) -> dict[str, str]:
         lines["fine-tunes"] = f"{run.fine_tune} steps on its own samples, at the end"
     if run.share_model or run.personalised:
         lines["keeps here"] = "its own model" if run.personalised else "the final model of all sites"
+    lines["label"] = "set by the study" if site.node.study else site.node.label or run.label
+    if site.privacy is not None and site.guarded:  # its facts are noised counts, which are paid for once they are sent
+        n, held_out = len(site.privacy.patients), len(site.privacy.held_out)
+        lines["sends once"] = f"examples = {n}, held-out = {held_out}; a noised count of each class"
+        lines["evaluates"] = "two noised histograms" if site.gives_noised else "nothing"
+        return lines
     facts = site.facts()
     counts = {"examples": facts.examples, "held-out": facts.held_out, "positives": facts.positives}
     counted = ", ".join(f"{name} = {count}" for name, count in counts.items() if count is not None)
@@ -50,13 +56,10 @@ def preview(site: OpenSite, data: SiteData | None) -> dict[str, str]:
         counted += "; for each label, the numbers of known and positive samples"
         each = zip(run.several, facts.label_positives, facts.label_counts, strict=True)
         lines["labels"] = ", ".join(f"{name} {p:,} of {n:,}" if n else f"no {name}" for name, p, n in each)
-    lines["label"] = "set by the study" if site.node.study else site.node.label or run.label
     lines["sends once"] = counted + f"; three sums of each of {len(facts.count)} features" * bool(facts.count)
     reports = ", ".join(METRICS[name].label for name in problem.reports) + ", of each label" * bool(run.several)
     groups = f"; in groups of {site.policy.fewest_of_each_class} or more"
     lines["evaluates"] = (no_evaluation(data, site.policy) or reports + groups) if site.suppresses else reports
-    if site.run.private:
-        lines["evaluates"] = "two noised histograms" if site.gives_noised else "nothing"
     if site.gives_evidence:
         more = "the AUROC and its variance"
         more += "; histograms of a second model, and the difference of the two" * bool(run.compare_with)

@@ -81,15 +81,8 @@ class Budget(Keys):
         "copies of files are noticed",
     )
 
-    _joint: bool = PrivateAttr(default=False)
-
     def __bool__(self) -> bool:
         return self.epsilon > 0
-
-    @property
-    def joint(self) -> bool:
-        """Whether a patient may be trained on in one study and held out in another, under other identifiers."""
-        return self._joint
 
 
 class StudyData(Keys):
@@ -249,8 +242,6 @@ class Policy(Keys):
         if policy is None or budget is None or wrong or others:
             raise PolicyError(f"policy of {path}", wrong + others)
         policy._budget, policy._studies = budget, studies
-        places = {(beside.get("data-dir", ""), beside.get("study", ""))} if beside.get("data-dir") else set()
-        budget._joint = len(places | {(study.data_dir, study.study) for study in studies.values()}) > 1
         if changes := _LAST.get(path, policy).changes(policy):
             log.warning("%s has changed: %s", path, "; ".join(changes))
         _LAST[path] = policy

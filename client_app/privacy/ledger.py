@@ -33,17 +33,18 @@ from edelweiss.common.files import reason
 from edelweiss.federation.privacy_account import ORDERS, epsilon
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from edelweiss.client_app.policy.records import Records
     from edelweiss.client_app.policy.rules import Budget
     from edelweiss.federation.privacy_account import Curve
 
 Part = Literal["training", "held-out"]
-"""Which patients an answer is about. Nobody is in both, so each part has the whole budget.
+"""Which patients an answer is about. While the data stay as they are nobody is in both.
 
-Except where a patient may be trained on in one run and held out in another: a site has several studies' data, or what
-tells its patients apart is not what it was when the ledger began. All that was ever spent then counts together.
+So each part has the whole budget, and what was spent on other data counts by its dearer part: of a patient who was
+among them nobody knows in which. Other data are those of another study, or the same with a row, a column or what tells
+patients apart changed.
 """
 
 PARTS: tuple[Part, ...] = ("training", "held-out")
@@ -67,13 +68,32 @@ class LedgerError(ConfigError):
         super().__init__("privacy ledger", [text])
 
 
+class Spent:
+    """What the lines of a ledger have cost patients, by data and by part of them."""
+
+    def __init__(self) -> None:
+        self._by_data: dict[str, dict[str, Curve]] = {}  # the latest last
+
+    def add(self, line: Mapping[str, Any], cost: Curve) -> None:
+        """Add a line. One without data is of an earlier release, and counts as one of data of its own."""
+        data, part = str(line.get("data", line.get("question"))), str(line.get("part"))
+        parts = self._by_data.pop(data, {})
+        self._by_data[data] = parts | {part: parts.get(part, 0.0) + cost}
+
+    def on(self, part: Part, data: str = "") -> Curve:
+        """Return the most that was spent on a patient who is in a part of some data, by default the latest."""
+        none, data = np.zeros(len(ORDERS)), data or next(reversed(self._by_data), "")
+        others = (np.maximum.reduce([*parts.values()]) for other, parts in self._by_data.items() if other != data)
+        return sum(others, self._by_data.get(data, {}).get(part, none))
+
+
 @dataclass
 class _Read:
     """What a ledger says."""
 
     lines: int
     last: str  # the hash of the last line
-    spent: dict[str, Curve]  # by part
+    spent: Spent
     questions: set[str]  # that were paid for
     changed: int  # when the file system last saw the file change, in nanoseconds; 0: there are no lines
     size: int  # bytes; the clocks of some file systems stand still for a second
@@ -81,18 +101,13 @@ class _Read:
     hashes: list[str]  # of the lines
     before: str = ""  # what the last line says of the one before, and when it was written, in seconds since 1970
     at: float = 0.0
-    joint: bool = False  # whether both parts have one budget, once and for all
 
-    def on(self, part: Part) -> Curve:
-        """Return what was spent on a patient of a part."""
-        return sum(self.spent.values(), np.zeros(len(ORDERS))) if self.joint else self.spent[part]
-
-
-def _enter(found: _Read, part: Part, run: str, question: str, cost: Curve) -> None:
-    answers, before = found.runs.get((part, run), (0, np.zeros(len(ORDERS))))
-    found.runs[part, run] = answers + 1, before + cost
-    found.spent[part] = found.spent[part] + cost
-    found.questions.add(question)
+    def enter(self, line: Mapping[str, Any], cost: Curve) -> None:
+        """Add an answer that was paid for."""
+        answers, before = self.runs.get((line["part"], line["run"]), (0, np.zeros(len(ORDERS))))
+        self.runs[line["part"], line["run"]] = answers + 1, before + cost
+        self.spent.add(line, cost)
+        self.questions.add(line["question"])
 
 
 class Ledger:
@@ -106,16 +121,14 @@ class Ledger:
         Of the site, which a ledger belongs to.
     budget
         For the life of the data.
-    split
-        What says who is held out, fixed with the first line; empty: to look only.
-    whose
-        What tells patients apart. Where it is another than when the ledger began, some may have changed parts.
+    data
+        A hash of the site's data, of whose they are and of who is held out; empty, to look only: the latest.
     """
 
-    def __init__(self, folder: Path, secret: bytes, budget: Budget, split: str = "", whose: str = "") -> None:
+    def __init__(self, folder: Path, secret: bytes, budget: Budget, data: str = "") -> None:
         from edelweiss.client_app.privacy.randomness import derived  # needs torch, and the site's page does without
 
-        self.budget, self._split, self._whose = budget, split, whose
+        self.budget, self._data = budget, data
         self._site = derived(secret, "ledger").hex()
         self.folder, self._file = folder, folder / FILE
         self._seal = seal_of(folder, budget)
@@ -151,39 +164,27 @@ class Ledger:
             known = self._read()
             if digest in known.questions:
                 return
-            if not self._fits(known.on(part) + cost):
+            if not self._fits(known.spent.on(part, self._data) + cost):
                 raise RefusedError(f"this site's privacy budget is spent: {self.in_words()}")
             if not known.lines:
-                self._append(known, {"split": self._split, "whose": self._whose, "orders": ORDERS.tolist()})
-            joint = {"joint": True} if known.joint else {}
-            self._append(known, {"part": part, "run": run, "question": digest, "cost": cost.tolist(), **joint})
-            _enter(known, part, run, digest, cost)
+                self._append(known, {"orders": ORDERS.tolist()})
+            line = {"part": part, "data": self._data, "run": run, "question": digest, "cost": cost.tolist()}
+            self._append(known, line)
+            known.enter(line, cost)
 
-    @property
-    def joint(self) -> bool:
-        """Whether what is spent on both parts counts together."""
+    def spent(self, part: Part, more: Curve | float = 0.0) -> float:
+        """Return the ε of what was spent on a part and of more, at the budget's δ."""
         with self._locked():
-            return self._read().joint
-
-    def spent(self, part: Part) -> float:
-        """Return the ε of what was spent on a part, at the budget's δ."""
-        with self._locked():
-            return epsilon(self._read().on(part), self.budget.delta)
+            return epsilon(self._read().spent.on(part, self._data) + more, self.budget.delta)
 
     def fits(self, cost: Curve, part: Part = "training") -> bool:
         """Whether more fits into the budget."""
         with self._locked():
-            return self._fits(self._read().on(part) + cost)
-
-    def total(self, cost: Curve, part: Part = "training") -> float:
-        """Return the ε of what was spent on a part and this."""
-        with self._locked():
-            return epsilon(self._read().on(part) + cost, self.budget.delta)
+            return self._fits(self._read().spent.on(part, self._data) + cost)
 
     def in_words(self) -> str:
         """Return budget and expense."""
-        training, held_out = map(self.spent, PARTS)
-        return _in_words(self.budget, training, held_out, self.joint)
+        return _in_words(self.budget, *map(self.spent, PARTS))
 
     def runs(self) -> Iterator[tuple[str, str, int, float]]:
         """Yield part, run, answers, and the ε that they alone would have cost."""
@@ -256,8 +257,7 @@ class Ledger:
 
     def _lines(self) -> _Read:
         """Return what all lines say, each checked against the one before; half a line is of no answer, and goes."""
-        found = _Read(0, self._site, {part: np.zeros(len(ORDERS)) for part in PARTS}, set(), 0, 0, {}, [])
-        found.joint = self.budget.joint
+        found = _Read(0, self._site, Spent(), set(), 0, 0, {}, [])
         try:
             text = self._file.read_bytes() if self._file.exists() else b""
         except OSError as error:
@@ -269,14 +269,12 @@ class Ledger:
                 if said["before"] != found.last:
                     raise ValueError("it does not follow the line before")
                 if number == 1:
-                    self._require_split(said)
-                    found.joint |= bool(self._split) and said.get("whose") != self._whose
+                    _require_orders(said)
                 else:
                     cost = np.array(said["cost"], dtype=float)
                     if cost.shape != ORDERS.shape or not (cost >= 0).all():
                         raise ValueError("its cost is none")
-                    _enter(found, said["part"], said["run"], said["question"], cost)
-                    found.joint |= said.get("joint") is True
+                    found.enter(said, cost)
             except LedgerError:
                 raise
             except (ValueError, LookupError, TypeError):
@@ -294,16 +292,6 @@ class Ledger:
             if self._sealed()[:2] == (found.lines, found.last):
                 self._write_seal(found)
         return found
-
-    def _require_split(self, said: dict[str, Any]) -> None:
-        """Check the first line: what everything after it means."""
-        if said["orders"] != ORDERS.tolist():
-            raise LedgerError("the ledger was written by another release, whose account has other orders: install that")
-        if self._split and said["split"] != self._split:
-            raise LedgerError(
-                "other patients are held out than when the ledger began, and the budget counts on nobody being in both "
-                "parts: restore seed, holdout-share and policy/secret in the state folder"
-            )
 
     def _require_sealed(self, found: _Read) -> None:
         """Check a ledger against its seal."""
@@ -386,15 +374,18 @@ class Ledger:
             raise RefusedError(f"the seal of its privacy ledger cannot be written: {reason(error)}") from None
 
 
+def _require_orders(said: dict[str, Any]) -> None:
+    """Check the first line: what everything after it means."""
+    if said["orders"] != ORDERS.tolist():
+        raise LedgerError("the ledger was written by another release, whose account has other orders: install that")
+
+
 def seal_of(folder: Path, budget: Budget) -> Path:
     """Return where the seal of the ledger in a folder of records lies."""
     return Path(budget.witness or folder.parent) / f"{folder.name}-{SEAL}"
 
 
-def _in_words(budget: Budget, training: float, held_out: float, joint: bool) -> str:
-    if joint:
-        spent = f"ε = {training:.3g} of {budget.epsilon:g} is spent on patients, trained on or held out"
-        return f"{spent}, at δ = {budget.delta:g}"
+def _in_words(budget: Budget, training: float, held_out: float) -> str:
     spent = f"ε = {training:.3g} of {budget.epsilon:g} is spent on patients trained on"
     return f"{spent}, {held_out:.3g} on those held out, at δ = {budget.delta:g}"
 
@@ -413,5 +404,5 @@ def spent_in_words(records: Records, budget: Budget) -> str:
                 f"the state folder has neither a ledger nor the site's secret, and {seal} is of answers that were "
                 "given: restore the folder; without it no more is answered about these patients"
             )
-        return _in_words(budget, 0.0, 0.0, budget.joint)
+        return _in_words(budget, 0.0, 0.0)
     return Ledger(records.folder, records.secret, budget).in_words()

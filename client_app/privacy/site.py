@@ -117,7 +117,7 @@ class SitePrivacy:
         if self.ledger:
             self.ledger.charge(asked, evaluation_cost(self.run), "held-out", run=self._name)
         stream = KeyedStream(derived(self._secret, "answer", asked))
-        rows = self.held_out.rows(torch.ones(len(self.held_out), dtype=torch.bool))
+        rows = self.held_out.rows(torch.arange(len(self.held_out)))
         scores, labels = scored()
         weights = np.zeros(len(scores))
         weights[rows.positions.numpy()] = rows.shares.numpy()
@@ -132,10 +132,9 @@ class SitePrivacy:
         ]
 
     def epsilon(self, sites: int) -> float:
-        """Return what the whole run costs a patient by itself, at the site's own δ."""
+        """Return the most that the whole run costs a patient by itself, trained on or held out, at the site's own δ."""
         assert self.ledger is not None, "a simulated site has none"
-        trained, judged = self._costs(self.run, sites)
-        return epsilon(trained + judged if self.ledger.joint else trained, self.ledger.budget.delta)
+        return max(epsilon(cost, self.ledger.budget.delta) for cost in self._costs(self.run, sites))
 
     def require_affordable(self, sites: int) -> None:
         """Check that the whole run fits into what is left of the budget.
@@ -184,10 +183,7 @@ class SitePrivacy:
     def _fits(self, run: RunConfig, sites: int) -> bool:
         """Return whether a run fits that differs in dp.epsilon or evidence at most, so has the same plan."""
         assert self.ledger is not None, "a simulated site has none"
-        trained, judged = self._costs(run, sites)
-        if self.ledger.joint:
-            return self.ledger.fits(trained + judged)
-        return self.ledger.fits(judged, "held-out") and self.ledger.fits(trained)
+        return all(self.ledger.fits(cost, part) for part, cost in zip(PARTS, self._costs(run, sites), strict=True))
 
     def _costs(self, run: RunConfig, sites: int) -> tuple[Curve, Curve]:
         """Return what a run costs those trained on, and those held out."""
@@ -199,11 +195,8 @@ class SitePrivacy:
     def in_words(self, sites: int) -> str:
         """Return what the run costs the site's patients, for its operator."""
         assert self.ledger is not None, "a simulated site has none"
-        trained, judged = self._costs(self.run, sites)
-        joint = self.ledger.joint
-        after = self.ledger.total(trained + judged if joint else trained)
-        whose = "" if joint else " on those trained on"
-        return f"{self.ledger.in_words()}; after this run it would be {after:.3g}{whose}"
+        trained, judged = map(self.ledger.spent, PARTS, self._costs(self.run, sites))
+        return f"{self.ledger.in_words()}; after this run it would be {trained:.3g}, and {judged:.3g}"
 
     @cached_property
     def counted_labels(self) -> Tensor:
@@ -215,7 +208,7 @@ class SitePrivacy:
         labels, patients = self.data.train.targets().cpu(), self.patients
         several = labels.ndim > 1
         columns = labels.T if several else labels[None]
-        rows = patients.rows(torch.ones(len(patients), dtype=torch.bool))
+        rows = patients.rows(torch.arange(len(patients)))
         classes = range(self.data.classes)
         counted = digest_of({"labels": labels, "whose": rows.owners, "rows": rows.positions})
         asked = [self.identity.encode(), counted]

@@ -20,7 +20,7 @@ COST = spent({Query(0.1): 10}, 1.0)
 def ledger(folder: Path, epsilon: float = 20.0, secret: bytes = SECRET, witness: str = "") -> Ledger:
     """Return the ledger in a folder."""
     budget = Budget.model_validate({"epsilon": epsilon, "delta": 1e-5, "witness": witness})
-    return Ledger(folder / "state" / "policy", secret, budget, "split")
+    return Ledger(folder / "state" / "policy", secret, budget, "data")
 
 
 class Killed(Ledger):

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +25,7 @@ from edelweiss.client_app.cli import main
 from edelweiss.client_app.errors import RefusedError
 from edelweiss.client_app.policy.records import Records
 from edelweiss.client_app.policy.rules import Budget
-from edelweiss.client_app.privacy.ledger import FILE, Ledger, LedgerError
+from edelweiss.client_app.privacy.ledger import FILE, PARTS, Ledger, LedgerError, Part, Spent
 from edelweiss.client_app.privacy.randomness import digest_of, with_statistics
 from edelweiss.client_app.process_cache import cached_problem
 from edelweiss.config.privacy import counts_cost, price
@@ -33,7 +34,7 @@ from edelweiss.federation.privacy_account import ORDERS, Query, epsilon, spent
 from edelweiss.federation.wire import pack, unpack
 from edelweiss.models import networks
 from tests.client_app.ledgers import COST, SECRET, ledger
-from tests.client_app.policies import Hospital, site_toml, told
+from tests.client_app.policies import WAITS, Hospital, site_toml, told
 from tests.server_app.sites import question, site_job, table
 
 REPO = Path(__file__).resolve().parents[2]
@@ -245,7 +246,7 @@ def test_an_empty_state_folder_is_noticed_by_a_witness_elsewhere(tmp_path: Path)
     state.mkdir()
     assert main(command) == 0
     records = Records(str(state))
-    Ledger(records.folder, records.secret, Budget.model_validate(budget), "split").charge([b"1"], COST)
+    Ledger(records.folder, records.secret, Budget.model_validate(budget), "data").charge([b"1"], COST)
     assert main(command) == 0
     shutil.rmtree(state)
     state.mkdir()
@@ -283,29 +284,56 @@ def test_nobody_accepts_a_ledger_that_lacks_answers_its_seal_counts(tmp_path: Pa
     assert ledger(tmp_path).spent("training") == epsilon(2 * COST, 1e-5)
 
 
-def test_another_sites_ledger_and_another_split_are_refused(tmp_path: Path) -> None:
+def test_another_sites_ledger_is_refused(tmp_path: Path) -> None:
     ledger(tmp_path).charge([b"1"], COST)
     with pytest.raises(LedgerError, match="another site's"):
         ledger(tmp_path, secret=b"t" * 32).charge([b"2"], COST)
-    budget = Budget.model_validate({"epsilon": 20.0, "delta": 1e-5})
-    with pytest.raises(LedgerError, match="held out"):
-        Ledger(tmp_path / "state" / "policy", SECRET, budget, "other").charge([b"2"], COST)
 
 
-def test_where_other_things_tell_patients_apart_both_parts_count_together_for_good(tmp_path: Path) -> None:
-    """Some may have been trained on before, and be held out now."""
+# ---------------------------------------------------------------------- data that change
+
+ANSWERS = st.lists(
+    st.tuples(st.sampled_from("abc"), st.sampled_from(PARTS), st.integers(1, 9), st.integers(0, 9)), max_size=12
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(ANSWERS)
+def test_nobody_pays_more_than_is_counted_in_whichever_part_of_whichever_data_they_are(answers: list[Any]) -> None:
+    """A patient may be in another part of other data. The least that is counted is what somebody pays, too."""
+    spent, by = Spent(), dict[tuple[str, Part], Any]()
+    for data, part, low, high in answers:
+        cost = np.where(ORDERS < 16, low, high).astype(float)
+        spent.add({"part": part, "data": data}, cost)
+        by[data, part] = by.get((data, part), 0 * COST) + cost
+    for data in "abc":
+        for part in PARTS:
+            others = [other for other in "abc" if other != data]
+            everybody = [
+                sum(
+                    (by.get(place, 0 * COST) for place in zip(others, parts, strict=True)),
+                    by.get((data, part), 0 * COST),
+                )
+                for parts in product(PARTS, repeat=2)
+            ]
+            assert np.array_equal(spent.on(part, data), np.maximum.reduce(everybody))
+
+
+def test_what_was_spent_on_other_data_counts_for_both_parts(tmp_path: Path) -> None:
     budget = Budget.model_validate({"epsilon": 1.1 * epsilon(COST, 1e-5), "delta": 1e-5})
-    first, later = (Ledger(tmp_path / "state" / "policy", SECRET, budget, "split", whose) for whose in ("a", "b"))
+    first, later = (Ledger(tmp_path / "state" / "policy", SECRET, budget, data) for data in ("a", "b"))
     first.charge([b"1"], COST)
-    assert not first.joint
-    assert later.joint
-    with pytest.raises(RefusedError, match="budget is spent"):
-        later.charge([b"2"], COST, "held-out")
-    assert not first.joint, "nothing was answered of the others"
-    later.charge([b"3"], 0.1 * COST, "held-out")
-    assert first.joint
-    with pytest.raises(RefusedError, match="budget is spent"):
-        first.charge([b"2"], COST, "held-out")
+    for part in PARTS:
+        with pytest.raises(RefusedError, match="budget is spent"):
+            later.charge([b"2"], COST, part)
+    first.charge([b"2"], COST, "held-out")  # nobody was trained on and is held out of the same data
+
+
+def test_a_line_of_an_earlier_release_counts_for_both_parts(tmp_path: Path) -> None:
+    spent = Spent()
+    for number, part in enumerate(PARTS):
+        spent.add({"part": part, "question": str(number)}, COST)
+    assert np.array_equal(spent.on("training", "new"), 2 * COST)
 
 
 # ---------------------------------------------------------------------- a hospital
@@ -352,31 +380,37 @@ def facts_summary(facts: Facts) -> Any:
     return DataSummary(shape=facts.shape, prior=0.3)
 
 
-def test_a_new_column_or_a_named_patient_may_move_patients_so_both_parts_count_together(tmp_path: Path) -> None:
-    def joint(site: Hospital, **keys: Any) -> bool:
-        assert isinstance(site.described(**RUN | keys), Facts)
-        return any(line.get("joint") for line in lines(site.folder))
+def test_data_are_others_once_a_patient_may_have_changed_parts(tmp_path: Path) -> None:
+    """Other pseudonyms under the same name, or another column, can be told from the data alone."""
 
-    def changed(site: Hospital, named: str = "patient", rows_each: int = 1) -> None:
+    def answered(site: Hospital, seed: int) -> list[str]:
+        assert isinstance(site.described(**RUN | {"seed": seed}), Facts)
+        return [line["data"] for line in lines(site.folder)]
+
+    def named(site: Hospital, first: int) -> None:
         header, *rows = (site.data / "data.csv").read_text().splitlines()
-        rows = [f"{row},{7 * (number // rows_each)}" for number, row in enumerate(rows)]
-        (site.data / "data.csv").write_text("\n".join([f"{header},{named}", *rows]))
+        rows = [f"{row},{first + 7 * number}" for number, row in enumerate(rows)]
+        (site.data / "data.csv").write_text("\n".join([f"{header},patient", *rows]))
 
-    unnamed = hospital(tmp_path / "unnamed")
-    assert not joint(unnamed)
-    assert not joint(unnamed, seed=1)
-    changed(unnamed, "visits")
-    assert joint(unnamed, seed=2)
+    site = hospital(tmp_path, patient="patient")
+    original = (site.data / "data.csv").read_text()
+    named(site, 0)
+    before = answered(site, 0)
+    assert answered(site, 1) == before, "the same question, of the same patients, was paid for"
+    (site.data / "data.csv").write_text(original)
+    named(site, 5)
+    assert len(set(answered(site, 2))) == 2
 
-    named = hospital(tmp_path / "named", patient="patient")
-    changed(named)
-    assert not joint(named)
-    changed(named, "visits")
-    assert not joint(named, seed=1), "they are the same patients, by the same column"
+
+def test_a_run_that_waits_for_the_operator_has_cost_nothing(tmp_path: Path) -> None:
     features, labels = table(200, seed=3)
-    named = Hospital(named.folder, features, list(labels), privacy=BUDGET, patient="visits")
-    changed(named, "visits", rows_each=2)
-    assert joint(named, seed=2)
+    site = Hospital(tmp_path, features, list(labels), privacy=BUDGET, approve="ask")
+    for seed in range(3):
+        assert site.described(**RUN | {"seed": seed}) == WAITS
+    shown = [record.shown for record in Records(site.state).runs()]
+    assert len(shown) == 3
+    assert all("noised count" in lines["sends once"] for lines in shown)
+    assert not (tmp_path / "state" / "policy" / FILE).exists()
 
 
 def test_a_hospital_pays_for_each_answer_before_it_gives_it_and_stops_when_the_budget_is_spent(tmp_path: Path) -> None:

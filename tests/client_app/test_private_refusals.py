@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from edelweiss.client_app.policy.records import Records
 from edelweiss.client_app.policy.rules import Budget
-from edelweiss.client_app.privacy.ledger import Ledger
+from edelweiss.client_app.privacy.ledger import FILE, Ledger
 from edelweiss.common import Value
 from edelweiss.config.privacy import evaluation_cost, price
 from edelweiss.datasets import Facts
@@ -137,7 +138,8 @@ def test_where_only_the_evaluation_does_not_fit_the_way_out_is_to_leave_it_out(t
     site = hospital(tmp_path)
     assert isinstance(site.described(**RUN), Facts)
     records = Records(str(site.state))
-    ledger = Ledger(records.folder, records.secret, Budget.model_validate(BUDGET))
+    data = json.loads((records.folder / FILE).read_text().splitlines()[-1])["data"]
+    ledger = Ledger(records.folder, records.secret, Budget.model_validate(BUDGET), data)
     ledger.charge([b"judged"], evaluation_cost(site_job(tmp_path, **RUN | {"sites": 1})), "held-out")
     assert "evidence = false" in str(site.described(**RUN | {"seed": 1}))
     assert isinstance(site.described(**RUN | {"seed": 1, "evidence": False}), Facts)

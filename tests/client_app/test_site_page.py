@@ -282,7 +282,7 @@ def test_a_folder_that_was_put_back_is_said_until_somebody_who_may_decide_acknow
         with (tmp_path / "site.toml").open("a") as rules:
             rules.write("[privacy]\nepsilon = 20.0\ndelta = 1e-5\n")
         client, budget = page.login(), Budget.model_validate({"epsilon": 20.0, "delta": 1e-5})
-        ledger = Ledger(page.records.folder, page.records.secret, budget, "split")
+        ledger = Ledger(page.records.folder, page.records.secret, budget, "data")
         ledger.charge([b"1"], COST)
         assert "is spent on patients trained on" in client.get("/").text
         assert 'role="alert"' not in client.get("/").text
