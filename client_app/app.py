@@ -38,7 +38,10 @@ def in_kind(message: Message, context: Context, answer: Callable[[Message, Conte
 
 def answered(kind: str, message: Message, context: Context) -> Message:
     """Answer a message, see `client_app.handlers`."""
-    from edelweiss.client_app.request_pipeline import Pipeline
+    from edelweiss.common.memory import collecting_rarely
+
+    with collecting_rarely():  # the first message of a process waits for imports; of these, nothing is garbage
+        from edelweiss.client_app.request_pipeline import Pipeline
 
     return Pipeline(kind, message, context).done_alone()
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
+from edelweiss.common.memory import collecting_rarely
+
 
 def first_used(package: dict[str, Any], homes: Mapping[str, str]) -> Callable[[str], object]:
     """Return a package's ``__getattr__``.
@@ -22,7 +24,8 @@ def first_used(package: dict[str, Any], homes: Mapping[str, str]) -> Callable[[s
     def load(name: str) -> object:
         if name not in home:
             raise AttributeError(f"module {package['__name__']!r} has no attribute {name!r}")
-        package[name] = found = getattr(import_module(home[name]), name)
+        with collecting_rarely():  # of what is imported, nothing is garbage
+            package[name] = found = getattr(import_module(home[name]), name)
         return found
 
     return load

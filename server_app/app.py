@@ -128,15 +128,17 @@ def carry_quickly(grid: Grid) -> None:
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Check the run-config, then run the job on Flower's grid or on the local engine."""
-    import torch
-
     from edelweiss.common.memory import collecting_rarely, keep_freed_memory
-    from edelweiss.config import RunConfig
-    from edelweiss.config.plug_ins import load_named
-    from edelweiss.lab.report import write_report
-    from edelweiss.server_app.console import Progress
-    from edelweiss.server_app.coordinator import coordinate
-    from edelweiss.server_app.local import LocalGrid
+
+    with collecting_rarely():  # of what is imported, nothing is garbage
+        import torch
+
+        from edelweiss.config import RunConfig
+        from edelweiss.config.plug_ins import load_named
+        from edelweiss.lab.report import write_report
+        from edelweiss.server_app.console import Progress
+        from edelweiss.server_app.coordinator import coordinate
+        from edelweiss.server_app.local import LocalGrid
 
     keep_freed_memory()
     logging.getLogger("flwr").addFilter(PlainMistakes())

@@ -27,7 +27,11 @@ def run(options: argparse.Namespace) -> int:
     logging.basicConfig(format=f"%(asctime)s %(levelname)s {own}%(message)s", level=logging.WARNING)
     logging.getLogger("edelweiss").setLevel(logging.INFO)
 
-    from edelweiss.client_app.join import join
+    from edelweiss.common.memory import collecting_rarely
+
+    with collecting_rarely():  # of what is imported, nothing is garbage
+        from edelweiss.client_app.join import join
+        from edelweiss.client_app.policy import rules  # noqa: F401  # which joining reads, and which loads torch
 
     flower = logging.getLogger("flwr")
     flower.handlers.clear()  # its lines lack times

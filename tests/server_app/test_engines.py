@@ -120,24 +120,19 @@ def two_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nothing_runs_on: 
 
 @pytest.mark.deployments
 @pytest.mark.usefixtures("two_nodes")
-def test_the_flower_simulation_on_two_nodes_of_ray(reference: Path, tmp_path: Path) -> None:
-    outcome = processes.simulate(tmp_path, auc_job(reference.parent, "nodes", state_dir=str(tmp_path / "state")), SITES)
-    assert outcome.ok, outcome.log
-    assert_same_bits(reference, reference.parent / "nodes")
-    asked = subprocess.run([sys.executable, "-c", NODES], capture_output=True, text=True, timeout=120, check=True)
-    assert len(set(asked.stdout.split())) == 2, "a client was started on each node"
-
-
-@pytest.mark.deployments
-@pytest.mark.usefixtures("nothing_runs_on")
-def test_images_are_changed_and_rounding_errors_fed_back_alike_in_the_flower_simulation(tmp_path: Path) -> None:
+def test_the_flower_simulation_on_two_nodes_of_ray_changes_images_and_feeds_rounding_errors_back_alike(
+    tmp_path: Path,
+) -> None:
     both: dict[str, Value] = {"augment-flip": True, "augment-rotate": 20.0, "augment-brightness": 0.3}
     both |= {"dataset": "digits", "init-from": "", "init-head": "keep"}
     both |= {"wire": "bf16", "wire-estimators": "int8", "rounds": 4}
     reference = simulate(auc_job(tmp_path, "local", workers=1) | both).folder
-    outcome = processes.simulate(tmp_path, auc_job(tmp_path, "simulation") | both, SITES)
+    job = auc_job(tmp_path, "nodes", state_dir=str(tmp_path / "state")) | both
+    outcome = processes.simulate(tmp_path, job, SITES)
     assert outcome.ok, outcome.log
-    assert_same_bits(reference, tmp_path / "simulation")
+    assert_same_bits(reference, tmp_path / "nodes")
+    asked = subprocess.run([sys.executable, "-c", NODES], capture_output=True, text=True, timeout=120, check=True)
+    assert len(set(asked.stdout.split())) == 2, "a client was started on each node"
 
 
 @pytest.mark.deployments
