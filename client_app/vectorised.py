@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, cast
 
@@ -32,8 +31,7 @@ class Updated(NamedTuple):
     samples: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Update:
+class Update(NamedTuple):
     """A local update, ready to run.
 
     Attributes

@@ -296,8 +296,10 @@ class Policy(Keys):
 
     def study_of(self, ticket: str) -> tuple[str, StudyData] | None:
         """Return the study with data of its own whose key has signed this ticket, and its name."""
+        if not ticket:
+            return None
         named = {study.study_key: name for name, study in self._studies.items()}
-        name = named.get(signer(ticket, [*named])) if named and ticket else None
+        name = named.get(signer(ticket, [*named])) if named else None
         return (name, self._studies[name]) if name else None
 
     @property

@@ -234,7 +234,7 @@ def test_a_memory_of_an_earlier_round_is_none_of_the_others() -> None:
     tell([update.alone() for update in updates])
     updates, _ = next(run)
     memory = {**updates[2].memory, "round": torch.tensor([0])}
-    updates = [replace(update, memory=memory) if k == 2 else update for k, update in enumerate(updates)]
+    updates = [update._replace(memory=memory) if k == 2 else update for k, update in enumerate(updates)]
     for update, do in zip(updates, updated(updates), strict=True):
         require_equal(do(), update.alone())
 
@@ -243,7 +243,7 @@ def test_a_mistake_of_an_algorithm_is_each_clients(monkeypatch: pytest.MonkeyPat
     """And of nobody else: those of another kind go on."""
     strategy, problem = strategy_of("fedavg"), problem_of("bce")
     updates, _ = next(updates_of(strategy, problem))
-    updates[1] = replace(updates[1], context=replace(updates[1].context, local_steps=STEPS + 1))  # alone of its kind
+    updates[1] = updates[1]._replace(context=replace(updates[1].context, local_steps=STEPS + 1))  # alone of its kind
     original = type(strategy).local_update
 
     def broken(self: Any, sent: Any, *rest: Any) -> Any:
