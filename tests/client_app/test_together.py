@@ -269,7 +269,7 @@ def test_one_that_cannot_draw_fails_alone() -> None:
     def nothing() -> SiteOracle:
         raise DataError("no positives")
 
-    done = updated([replace(update, oracle=nothing) if k == 2 else update for k, update in enumerate(updates)])
+    done = updated([update._replace(oracle=nothing) if k == 2 else update for k, update in enumerate(updates)])
     for k, (do, update) in enumerate(zip(done, updates, strict=True)):
         if k == 2:
             with pytest.raises(DataError):
