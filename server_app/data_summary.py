@@ -74,7 +74,9 @@ def ask(config: RunConfig, exchange: Exchange, run: str) -> tuple[dict[int, Fact
 
     shares: dict[int, bytes] = {}
     messages = _questions(exchange, run)
-    return {site.node_id: facts for site, facts in exchange(messages, read=read, wait_for_all=True)}, shares
+    quorum = 0 if config.secure_aggregation else None  # all sites: `min-replies` is no way out there
+    replies = exchange(messages, read=read, min_replies=quorum, wait_for_all=True)
+    return {site.node_id: facts for site, facts in replies}, shares
 
 
 def _questions(exchange: Exchange, run: str) -> list[Message]:

@@ -378,7 +378,8 @@ def test_no_sum_is_one_hospitals_because_the_others_hold_out_few(study: Study) -
 
 def test_who_holds_nobody_out_is_in_no_sum(study: Study) -> None:
     study.rules("north", holdout_share=0.0)
-    assert "set holdout-share" in refused(study)
+    assert "set holdout-share" in (said := refused(study))
+    assert "min-replies" not in said, "which such a run cannot have"
 
 
 def test_a_site_that_cannot_answer_sends_the_same_form_and_nobody_can_tell_which(
