@@ -33,6 +33,7 @@ log = logging.getLogger("edelweiss")
 
 HERE = Path(__file__).parent
 FORM = 2**20  # bytes of a form, at most
+PARTS = 100  # fields of a form with files, at most
 HEAD = 1000  # bytes of what a part of it says of itself that are read
 BOUNDARY, NAME = re.compile(r'boundary="?([^\s";]{1,70})'), re.compile(rb'[; ]name="([^"\r\n]*)"')
 SLOWEST = 30.0  # seconds for a form to come, and for a part of an answer to be taken
@@ -176,7 +177,7 @@ def render(request: Request, template: str, status: int = 200, **values: object)
 
 async def form_of(request: Request) -> dict[str, str]:
     """Read a form; the last value of a name counts, and a file is its text."""
-    body = b""
+    body = bytearray()
     try:
         async with asyncio.timeout(SLOWEST):
             async for part in request.stream():
@@ -185,7 +186,7 @@ async def form_of(request: Request) -> dict[str, str]:
                     raise PageError(413, "Too large", f"A form may have {FORM:,} bytes.")
         kind = request.headers.get("content-type", "")
         if kind.startswith("multipart/form-data"):
-            return _parts(kind, body)
+            return _parts(kind, bytes(body))
         return dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=1000))
     except (UnicodeDecodeError, ValueError):
         raise PageError(400, "Not a form", "What was sent cannot be read: open the page again.") from None
@@ -199,11 +200,13 @@ def _parts(kind: str, body: bytes) -> dict[str, str]:
     """Read a form with files: the text of each by its field's name, empty where none was chosen."""
     if not (boundary := BOUNDARY.search(kind)):
         raise ValueError("no boundary")
-    found = {}
-    for part in body.split(b"--" + boundary[1].encode("latin-1"))[1:-1]:
+    between, body, found = b"\r\n--" + boundary[1].encode("latin-1"), b"\r\n" + body, {}
+    if body.count(between) > PARTS + 1:
+        raise ValueError("more parts than any form has")
+    for part in body.split(between)[1:-1]:
         head, _, content = part.partition(b"\r\n\r\n")
         if name := NAME.search(head[:HEAD]):
-            found[name[1].decode()] = content.removesuffix(b"\r\n").decode()
+            found[name[1].decode()] = content.decode()
     return found
 
 
@@ -259,6 +262,10 @@ class _Doorkeeper:
             except TimeoutError:
                 hang_up(send)
 
+        if "transfer-encoding" in request.headers:  # `server_of` reads nothing of it
+            text, close = "send a form whole, with its Content-Length\n", {"connection": "close"}
+            await Response(text, 411, close, "text/plain")(scope, receive, with_headers)
+            return
         if (problem := self._problem(request)) is not None:
             await Response(f"{problem}\n", 403, media_type="text/plain")(scope, receive, with_headers)
             return
@@ -274,17 +281,17 @@ class _Doorkeeper:
             await self.app(scope, receive, with_headers)
 
     def _problem(self, request: Request) -> str | None:
-        host = request.headers.get("host", "")
+        host, origin = request.headers.get("host", ""), request.headers.get("origin")
         try:
-            name = urlsplit(f"//{host}").hostname or ""
+            name, sender = urlsplit(f"//{host}").hostname or "", urlsplit(origin or "").netloc
         except ValueError:
-            name = ""
+            name = sender = ""
         if name not in {*LOOPBACK, *self.page.hosts}:  # else a page elsewhere could take this one's for its own
             return "open this page by 127.0.0.1 or localhost"
         if request.method in ("GET", "HEAD"):
             return None
-        origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site", "same-origin")
-        if (origin is not None and urlsplit(origin).netloc != host) or site not in ("same-origin", "none"):
+        site = request.headers.get("sec-fetch-site", "same-origin")
+        if (origin is not None and sender != host) or site not in ("same-origin", "none"):
             return "another page has sent this form"
         return None
 

@@ -8,7 +8,7 @@ import os
 import socket
 import stat
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from edelweiss.common import ConfigError, shown
 from edelweiss.common.files import reason
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 UNIX = "unix:"
 ENDING = 2  # seconds that open requests have when the program ends
 HEAD = 10.0  # seconds for the head of a request
+LONGEST = 2**16  # bytes of it
 MOST = 400  # connections at a time; of any more requests each is told so
 FORMS = "must be 127.0.0.1:PORT, 0 for any free port, or unix:PATH"
 
@@ -107,13 +108,31 @@ def url_of(address: str, listening: socket.socket) -> str:
 
 def server_of(app: ASGIApp) -> uvicorn.Server:
     """Return what answers at a socket: ``run(sockets=[...])``."""
+    import h11
     import uvicorn
     from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    class Whole(h11.Connection):
+        """Reads no body in chunks: each takes time, a byte each, say, and the page refuses such a request."""
+
+        _chunked = False
+
+        def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
+            if self._chunked:
+                return h11.NEED_DATA
+            event = super().next_event()
+            if isinstance(event, h11.Request):
+                self._chunked = any(name == b"transfer-encoding" for name, _ in event.headers)
+            return event
 
     class Impatient(H11Protocol):
         """Closes a connection whose next request does not come: else those who say nothing would take all of them."""
 
         _late: asyncio.TimerHandle | None = None
+
+        def __init__(self, *given: Any, **named: Any) -> None:
+            super().__init__(*given, **named)
+            self.conn = Whole(h11.SERVER, LONGEST)
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)

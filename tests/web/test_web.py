@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import h11
 import httpx
 import pytest
 from starlette.responses import PlainTextResponse, Response
@@ -109,6 +110,7 @@ def test_a_form_needs_the_sessions_token_and_the_role(served: Served) -> None:
         {"host": "[::"},
         {"origin": "http://evil.example"},
         {"origin": "null"},
+        {"origin": "http://["},
         {"sec-fetch-site": "cross-site"},
         {"sec-fetch-site": "same-site"},
     ],
@@ -296,6 +298,38 @@ def test_what_a_part_of_a_form_says_of_itself_is_read_as_far_as_a_browser_writes
     kind = {"content-type": "multipart/form-data; boundary=x"}
     assert client.post("/do", content=part, headers=kind).status_code == (403 if more else 200), part[:100]
     assert client.post("/do", content=part, headers={"content-type": "multipart/form-data"}).status_code == 400
+
+
+def test_a_form_in_chunks_is_refused_before_they_are_read(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes time, however small: a million of a byte would hold up everybody's page, before any password."""
+    read = []
+    plain = h11.Connection.next_event
+
+    def noted(self: h11.Connection) -> object:
+        read.append(event := plain(self))
+        return event
+
+    monkeypatch.setattr(h11.Connection, "next_event", noted)
+    with socket.create_connection(("127.0.0.1", served.socket.getsockname()[1]), timeout=30) as stranger:
+        head = b"POST /login HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+        stranger.sendall(head + b"1\r\nx\r\n" * 1000)
+        answer = b""
+        while more := stranger.recv(2**16):  # to the end of the connection
+            answer += more
+    assert answer.startswith(b"HTTP/1.1 411 ")
+    assert not any(isinstance(event, h11.Data) for event in read)
+
+
+def test_a_form_with_files_has_few_parts_and_each_ends_where_a_line_begins(served: Served) -> None:
+    client, _ = login(served)
+    kind, head = {"content-type": "multipart/form-data; boundary=x"}, "--x\r\nContent-Disposition: form-data; name="
+    good = f'{head}"token"\r\n\r\n{token(client)}\r\n'
+    client.post("/do", content=f'{good}{head}"what"\r\n\r\na--x\n--x b\r\n--x--\r\n', headers=kind)
+    assert served.done == ["a--x\n--x b"]
+    for parts, status in ((98, 200), (99, 400)):
+        more = "".join(f'{head}"{n}"\r\n\r\n\r\n' for n in range(parts))
+        form = f'{good}{more}{head}"what"\r\n\r\nit\r\n--x--\r\n'
+        assert client.post("/do", content=form, headers=kind).status_code == status
 
 
 def test_everything_wrong_with_an_account_is_said_at_once(tmp_path: Path) -> None:
