@@ -74,7 +74,7 @@ class Contributing(Patients):
 
     def rows(self, chosen: Tensor) -> Rows:
         """Return the rows of those who were chosen and contribute."""
-        return super().rows(chosen & self._contribute)
+        return super().rows(chosen[self._contribute[chosen]])
 
 
 @dataclass(frozen=True)

@@ -81,9 +81,7 @@ def all_but_the_first(problem: Any, samples: Any, rows: Rows, terms: Any, clip: 
     """Return the clipped sum, but for the first patient, who is not clipped."""
     first = rows.positions == 0
     parts = [
-        clipped_sum(
-            problem, samples, Rows(rows.positions[own], torch.arange(int(own.sum())), rows.shares[own]), terms, c
-        )
+        clipped_sum(problem, samples, Rows(rows.positions[own]), terms, c)
         for own, c in ((first, math.inf), (~first, clip))
     ]
     return parts[0] + parts[1]
@@ -112,7 +110,6 @@ def test_a_guess_whether_a_patient_took_part_is_right_no_oftener_than_the_accoun
         mechanism = Mechanism(broken * noise, 1.0, 1.0)
         everybody[0] = coin
         oracle = PrivateOracle(problem, samples, Contributing(everybody), stream, mechanism, queries, round(8 * rate))
-        oracle._allowed = None  # what is audited is the noise
         moves.append(sum(float(oracle.gradient(x)[0][2]) for _ in range(steps)))
     guesses = np.array(moves) * 8 * rate * (1 - 2 * int(samples.labels[0])) > steps * rate / 2
     right = float((guesses == coins).mean())

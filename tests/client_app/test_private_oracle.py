@@ -141,7 +141,7 @@ def test_blocks_do_not_change_the_sum(monkeypatch: pytest.MonkeyPatch) -> None:
         problem, samples = problem_of("auc", model, shape), samples_of(11, shape)
         ids = torch.tensor([0, 0, 0, 0, 0, 1, 2, 2, 3, 3, 3])
         terms = [Term(*moved(problem, 2)), Term(*moved(problem, 3), (-0.5, -0.2))]
-        rows = Patients(11, ids).rows(torch.ones(4, dtype=torch.bool))
+        rows = Patients(11, ids).rows(torch.arange(4))
         whole = clipped_sum(problem, samples, rows, terms, 0.5)
         monkeypatch.setattr(gradients, "evaluation_batch", lambda shape: 2)
         torch.testing.assert_close(clipped_sum(problem, samples, rows, terms, 0.5), whole, rtol=1e-5, atol=1e-6)
@@ -238,7 +238,7 @@ def test_nor_in_a_network_of_the_coordinators_own(monkeypatch: pytest.MonkeyPatc
 def check(problem: NetworkProblem, samples: Samples, ids: Tensor, terms: list[Term], clip: float) -> None:
     """Blank each patient in turn: the rows stay where they are, and count nothing."""
     patients = Patients(len(samples), ids)
-    everyone = patients.rows(torch.ones(len(patients), dtype=torch.bool))
+    everyone = patients.rows(torch.arange(len(patients)))
 
     def total(of: Samples) -> Tensor:
         return clipped_sum(problem, of, everyone, terms, clip)
