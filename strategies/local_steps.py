@@ -175,22 +175,23 @@ class Descent:
         mask : Tensor, optional
             What of that moves: 1 or 0 for each entry of x, of its type.
         """
-        _of(x, part).sub_(self.direction(x, gx, part=part, mask=mask), alpha=lr * self.rate)
+        moved = x if part is ALL else x[..., part]  # a view takes as long as a step of a short vector
+        moved.sub_(self.direction(x, gx, part=part, mask=mask), alpha=lr * self.rate)
 
     def direction(self, x: Tensor, d: Tensor, *, part: slice = ALL, mask: Tensor | None = None) -> Tensor:
         """v ← μ v + d + λ x; return v, or of it the part: what x moves against, times the step size.
 
         With the defaults that is d itself. Neither x nor d is changed; v is not the caller's.
         """
-        by = _of(d, part)
+        by = d if part is ALL else d[..., part]
         if self.weight_decay:
-            by = by.add(_of(x, part), alpha=self.weight_decay)
+            by = by.add(x[..., part], alpha=self.weight_decay)
         if mask is not None:
             by = by * mask[part]
         if self.momentum:
             if self._velocity is None:
                 self._velocity = torch.zeros_like(x)
-            by = _of(self._velocity, part).mul_(self.momentum).add_(by)
+            by = self._velocity[..., part].mul_(self.momentum).add_(by)
         return by
 
     def reach(self, steps: int) -> float:
@@ -201,11 +202,6 @@ class Descent:
         """
         kept = self.momentum
         return (steps - kept * (1 - kept**steps) / (1 - kept)) / (1 - kept) if kept else float(steps)
-
-
-def _of(vector: Tensor, part: slice) -> Tensor:
-    """Return a part of a vector, without the time that a view takes if that is all of it."""
-    return vector if part is ALL else vector[..., part]
 
 
 def existing(**vectors: Tensor | None) -> Arrays:
