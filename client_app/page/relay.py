@@ -12,9 +12,11 @@ import sys
 from contextlib import suppress
 
 PART = 2**16  # bytes
-MOST = 100  # connections at a time
+MOST = 300  # connections at a time; of any more each is told so. The page has 400, and ends those that take long
+SILENT = 10.0  # seconds for the first bytes: whoever sends none is not passed on
 SLOWEST = 30.0  # seconds for a part to be taken
 AWAY = "the site's page does not answer: page = 'unix:/page/page.sock' in its settings turns it on; its log says more\n"
+FULL = "there are too many connections to the site's page at a time: try again in a minute\n"
 
 
 async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -26,6 +28,34 @@ async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
         writer.write_eof()
 
 
+async def _refuse(writer: asyncio.StreamWriter, text: str) -> None:
+    head = f"HTTP/1.1 503 Service Unavailable\r\ncontent-length: {len(text)}\r\nconnection: close\r\n"
+    writer.write(f"{head}content-type: text/plain\r\n\r\n{text}".encode())
+    await writer.drain()
+
+
+async def _meet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, path: str) -> None:
+    async with asyncio.timeout(SILENT):
+        if not (first := await reader.read(PART)):
+            return
+    try:
+        page_reader, page = await asyncio.open_unix_connection(path)
+    except OSError:
+        await _refuse(writer, AWAY)
+        return
+    page.write(first)
+    there, back = _pass_on(reader, page), _pass_on(page_reader, writer)
+    done = [asyncio.create_task(there), asyncio.create_task(back)]
+    try:
+        await done[1]  # the page has answered, and ends it
+    except TimeoutError:
+        writer.transport.abort()  # closing it would wait for who reads nothing
+        raise
+    finally:
+        done[0].cancel()
+        page.close()
+
+
 async def serve(host: str, port: int, path: str) -> None:
     """Pass on what comes, until the process ends.
 
@@ -34,29 +64,17 @@ async def serve(host: str, port: int, path: str) -> None:
     OSError
         If the port cannot be opened.
     """
-    free = asyncio.Semaphore(MOST)
+    here = 0
 
     async def meet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError):  # one side has gone
-            async with free:
-                try:
-                    page_reader, page = await asyncio.open_unix_connection(path)
-                except OSError:
-                    head = f"HTTP/1.1 503 Service Unavailable\r\ncontent-length: {len(AWAY)}\r\nconnection: close\r\n"
-                    writer.write(f"{head}content-type: text/plain\r\n\r\n{AWAY}".encode())
-                    await writer.drain()
-                else:
-                    there, back = _pass_on(reader, page), _pass_on(page_reader, writer)
-                    done = [asyncio.create_task(there), asyncio.create_task(back)]
-                    try:
-                        await done[1]  # the page has answered, and ends it
-                    except TimeoutError:
-                        writer.transport.abort()  # closing it would wait for who reads nothing
-                        raise
-                    finally:
-                        done[0].cancel()
-                        page.close()
-        writer.close()
+        nonlocal here
+        here += 1
+        try:
+            with suppress(OSError):  # one side has gone, or said nothing
+                await (_meet(reader, writer, path) if here <= MOST else _refuse(writer, FULL))
+        finally:
+            here -= 1
+            writer.close()
 
     server = await asyncio.start_server(meet, host, port)
     async with server:

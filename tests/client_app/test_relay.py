@@ -59,8 +59,44 @@ def test_who_reads_nothing_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> Non
         async with await asyncio.start_unix_server(talkative, path):
             serving = asyncio.create_task(relay.serve("127.0.0.1", port, path))
             await asyncio.sleep(0.5)
-            with socket.create_connection(("127.0.0.1", port)):
+            with socket.create_connection(("127.0.0.1", port)) as deaf:
+                deaf.sendall(b"GET")
                 await asyncio.wait_for(hung_up.wait(), 60)
+            serving.cancel()
+
+    with tempfile.TemporaryDirectory(dir="/tmp") as place:
+        asyncio.run(tried(f"{place}/page.sock"))
+
+
+def test_the_silent_hold_nobody_up_and_no_more_are_let_in_than_it_can_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than the page would ever end: the relay takes only who says something, and refuses beyond its number."""
+
+    async def page(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if await reader.readline():
+            writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        await reader.read()
+        writer.close()
+
+    async def said(port: int) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET / HTTP/1.1\r\n\r\n")
+        answer = await asyncio.wait_for(reader.readline(), 60)
+        writer.close()
+        return answer
+
+    async def tried(path: str) -> None:
+        port = free_port()
+        async with await asyncio.start_unix_server(page, path):
+            serving = asyncio.create_task(relay.serve("127.0.0.1", port, path))
+            await asyncio.sleep(0.5)
+            silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(200)]
+            assert b" 200 " in await said(port)
+            silent += [await asyncio.open_connection("127.0.0.1", port) for _ in range(relay.MOST - 200)]
+            assert b" 503 " in await said(port)
+            for reader, writer in silent:
+                assert await asyncio.wait_for(reader.read(), 60) == b"", "it hangs up"
+                writer.close()
+            assert b" 200 " in await said(port)
             serving.cancel()
 
     with tempfile.TemporaryDirectory(dir="/tmp") as place:

@@ -337,6 +337,22 @@ def test_cells_of_a_sheet_whose_elements_have_a_prefix_are_counted(tmp_path: Pat
     assert takes(tmp_path / "data.xlsx") >= before
 
 
+def test_a_damaged_sheet_does_not_make_a_workbook_small(tmp_path: Path) -> None:
+    FILES["Excel"](tmp_path)
+    before = takes(tmp_path / "data.xlsx")
+    with zipfile.ZipFile(tmp_path / "data.xlsx", "a") as book:
+        unpacked = sum(part.file_size for part in book.infolist())
+        book.writestr("xl/worksheets/other.xml", b"no cells")
+        book.getinfo("xl/worksheets/other.xml").CRC ^= 1
+    assert takes(tmp_path / "data.xlsx") >= before > unpacked
+    with zipfile.ZipFile(tmp_path / "data.xlsx", "a") as book:
+        book.writestr("docProps/more.xml", b"")
+        book.getinfo("xl/worksheets/sheet1.xml").CRC ^= 1
+    with zipfile.ZipFile(tmp_path / "data.xlsx") as book, pytest.raises(zipfile.BadZipFile):
+        book.read("xl/worksheets/sheet1.xml")
+    assert takes(tmp_path / "data.xlsx") >= unpacked
+
+
 @pytest.mark.parametrize("kind", ["UTF-16", "gzip", "Parquet", "Stata", "Stata of 2008", "transport", "SPSS", "Excel"])
 def test_what_a_table_takes_is_known_before_it_is_read(tmp_path: Path, kind: str) -> None:
     frame = FRAME.rename(columns={"größe": "size"})
