@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from bin.run import free_port, superlink
 from edelweiss.client_app.policy.records import Records
 from edelweiss.common import Value
 from edelweiss.lab.submission import REPO, flower_environment, stage, started
-from tests.deployment.processes import PATIENCE, RUN_TIMEOUT, Federation, Guarded, answers, deployment, until
+from tests.deployment.processes import PATIENCE, RUN_TIMEOUT, Federation, Guarded, answers, until
 from tests.server_app.sites import table, write_table
 
 pytestmark = pytest.mark.deployments
@@ -54,46 +55,62 @@ def site(folder: Path, *options: str, environment: dict[str, str] | None = None)
         yield Site(process, log)
 
 
+@dataclass(frozen=True)
+class Open(Federation):
+    """A SuperLink without TLS, at a port, that each test joins with a site of its own, which is gone at its end."""
+
+    fleet: str = ""
+
+    @contextmanager
+    def joined(self, folder: Path, *options: str) -> Iterator[Site]:
+        """Run a site through the block, in a folder of its own."""
+        (own := folder / "own").mkdir()
+        with site(own, f"--superlink={self.fleet}", "--insecure", *options) as here:
+            here.says("joined, as number")
+            yield here
+            here.process.terminate()  # a farewell to the SuperLink: else the next test's run might ask this site
+            here.process.wait(PATIENCE)
+
+
 @pytest.fixture(scope="module")
-def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
-    """An open SuperLink with one site."""
-    folder = tmp_path_factory.mktemp("open")
-    with deployment(folder, [{"partition-id": 0, "num-partitions": 1, "state-dir": str(folder / "state")}]) as running:
-        yield running
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Open]:
+    folder, fleet = tmp_path_factory.mktemp("open"), f"127.0.0.1:{free_port()}"
+    environment = flower_environment(folder)
+    with superlink(folder, environment, "--fleet-api-type", "grpc-rere", "--fleet-api-address", fleet):
+        yield Open(folder, environment, fleet=fleet)
 
 
-def log_of(federation: Federation) -> str:
-    return (federation.home / "site-0.log").read_text(encoding="utf-8")
+ALONE = ("--partition-id=0", "--num-partitions=1")
 
 
-def test_no_code_of_a_run_is_executed(federation: Federation, tmp_path: Path) -> None:
+def test_no_code_of_a_run_is_executed(federation: Open, tmp_path: Path) -> None:
     """Neither a foreign app nor ours in another release: its ClientApp would leave a mark as it is imported."""
-    until(lambda: "joined, as number" in log_of(federation), lambda: log_of(federation))  # a foreign app waits for none
-    for name, mend in {
-        "foreign": lambda text: text.replace('"edelweiss.server_app.app:app"', '"foreign:server"').replace(
-            '"edelweiss.client_app.app:app"', '"foreign:client"'
-        ),
-        "release": lambda text: text,
-    }.items():
-        app = stage(tmp_path / name)
-        mark = tmp_path / f"{name} was here"
-        at_site = "'join' in open('/proc/self/cmdline').read()"
-        trap = f"import pathlib\nif {at_site}: pathlib.Path({str(mark)!r}).touch()\n"
-        project = app / "pyproject.toml"
-        project.write_text(mend(project.read_text()).replace("fab-include = [", 'fab-include = ["foreign.py", '))
-        client = app / "edelweiss" / "client_app" / "app.py"
-        client.write_text(client.read_text().replace("import logging\n", f"import logging\n{trap}", 1))
-        (app / "foreign.py").write_text(trap + FOREIGN)
-        settings = tmp_path / f"{name}.toml"
-        settings.write_text(f'algorithm="local-sgda"\nproblem="saddle"\nsites=1\nrounds=1\nruns-dir="{tmp_path}"\n')
-        command = ["flwr", "run", str(app), "--stream", "--run-config", str(settings)]
-        run = subprocess.run(command, env=federation.environment, capture_output=True, text=True, timeout=PATIENCE)
-        refusal = re.search(r"this site runs version (\w+) of the app, the coordinator ([\w ]+):", run.stdout)
-        assert refusal, run.stdout + run.stderr
-        assert refusal[1] != refusal[2]
-        assert not mark.exists()
-        assert not list((federation.home / "site-0").rglob("*.py")), "nothing was unpacked either"
-    assert federation.sites[0].poll() is None
+    with federation.joined(tmp_path, *ALONE, f"--state-dir={tmp_path / 'state'}") as here:
+        for name, mend in {
+            "foreign": lambda text: text.replace('"edelweiss.server_app.app:app"', '"foreign:server"').replace(
+                '"edelweiss.client_app.app:app"', '"foreign:client"'
+            ),
+            "release": lambda text: text,
+        }.items():
+            app = stage(tmp_path / name)
+            mark = tmp_path / f"{name} was here"
+            at_site = "'join' in open('/proc/self/cmdline').read()"
+            trap = f"import pathlib\nif {at_site}: pathlib.Path({str(mark)!r}).touch()\n"
+            project = app / "pyproject.toml"
+            project.write_text(mend(project.read_text()).replace("fab-include = [", 'fab-include = ["foreign.py", '))
+            client = app / "edelweiss" / "client_app" / "app.py"
+            client.write_text(client.read_text().replace("import logging\n", f"import logging\n{trap}", 1))
+            (app / "foreign.py").write_text(trap + FOREIGN)
+            settings = tmp_path / f"{name}.toml"
+            settings.write_text(f'algorithm="local-sgda"\nproblem="saddle"\nsites=1\nrounds=1\nruns-dir="{tmp_path}"\n')
+            command = ["flwr", "run", str(app), "--stream", "--run-config", str(settings)]
+            run = subprocess.run(command, env=federation.environment, capture_output=True, text=True, timeout=PATIENCE)
+            refusal = re.search(r"this site runs version (\w+) of the app, the coordinator ([\w ]+):", run.stdout)
+            assert refusal, run.stdout + run.stderr
+            assert refusal[1] != refusal[2]
+            assert not mark.exists()
+            assert not list((tmp_path / "own").rglob("*.py")), "nothing was unpacked either"
+        assert here.process.poll() is None
 
 
 FOREIGN = """
@@ -113,21 +130,20 @@ def main(grid, context):
 """
 
 
-def test_told_to_end_it_finishes_the_message_at_hand(tmp_path: Path) -> None:
+def test_told_to_end_it_finishes_the_message_at_hand(federation: Open, tmp_path: Path) -> None:
     """A run of one long round goes through, though its site is told to end meanwhile; the next round waits in vain."""
-    options = {"partition-id": 0, "num-partitions": 1}
-    with deployment(tmp_path, [options]) as running:
+    with federation.joined(tmp_path, *ALONE) as here:
         job = JOB | {"rounds": 2, "local-steps": 30000, "evaluate-every": 0, "round-timeout": 8.0}
         with ThreadPoolExecutor(1) as pool:
-            run = pool.submit(running.submit, job | {"runs-dir": str(tmp_path)})
-            until(lambda: "query" in log_of(running), lambda: log_of(running))
+            run = pool.submit(federation.submit, job | {"runs-dir": str(tmp_path)})
+            here.says("query")
             time.sleep(0.3)
-            running.sites[0].send_signal(signal.SIGTERM)
-            running.sites[0].wait(PATIENCE)
+            here.process.send_signal(signal.SIGTERM)
+            here.process.wait(PATIENCE)
             assert not run.result().ok
-        assert "told to end: after the current message" in log_of(running)
-        assert "train round 1" in log_of(running)
-        assert running.sites[0].returncode == 0
+        assert "told to end: after the current message" in here.said()
+        assert "train round 1" in here.said()
+        assert here.process.returncode == 0
         [metrics] = tmp_path.glob("*/metrics.jsonl")
         assert len(metrics.read_text().splitlines()) == 1
 
@@ -188,32 +204,23 @@ def test_a_key_is_refused_until_it_is_registered_and_while_another_process_uses_
             assert "RpcError" not in second.said()
 
 
-def test_each_failure_to_connect_is_told_apart(guarded: Guarded, tmp_path: Path) -> None:
+def test_each_failure_to_connect_is_told_apart(guarded: Guarded, federation: Open, tmp_path: Path) -> None:
     folder, fleet = guarded.folder, guarded.fleet
     mine, other = f"--root-certificates={folder}/certificates/ca.crt", f"--root-certificates={folder}/others/ca.crt"
-    plain = free_port()
     key, host = f"--key={folder}/certificates/hospital-b.key", os.uname().nodename
-    with superlink(
-        tmp_path,
-        flower_environment(tmp_path),
-        "--fleet-api-type",
-        "grpc-rere",
-        "--fleet-api-address",
-        f"127.0.0.1:{plain}",
-    ):
-        cases = {
-            "was not signed by the authority": [f"--superlink=127.0.0.1:{fleet}", other, key],
-            f"is not for the name {host}": [f"--superlink={host}:{fleet}", mine, key],
-            "one side uses TLS and the other does not": [f"--superlink=127.0.0.1:{fleet}", "--insecure"],
-            "answers without TLS": [f"--superlink=127.0.0.1:{plain}", mine, key],
-            "nothing listens at": [f"--superlink=127.0.0.1:{free_port()}", mine, key],
-            "nowhere.invalid cannot be resolved": ["--superlink=nowhere.invalid:9092", mine, key],
-        }
-        with ExitStack() as stack:
-            sites = {words: stack.enter_context(site(tmp_path, *options)) for words, options in cases.items()}
-            for words, here in sites.items():
-                here.says(words)
-                assert here.said().count("WARNING") == 1, here.said()
+    cases = {
+        "was not signed by the authority": [f"--superlink=127.0.0.1:{fleet}", other, key],
+        f"is not for the name {host}": [f"--superlink={host}:{fleet}", mine, key],
+        "one side uses TLS and the other does not": [f"--superlink=127.0.0.1:{fleet}", "--insecure"],
+        "answers without TLS": [f"--superlink={federation.fleet}", mine, key],
+        "nothing listens at": [f"--superlink=127.0.0.1:{free_port()}", mine, key],
+        "nowhere.invalid cannot be resolved": ["--superlink=nowhere.invalid:9092", mine, key],
+    }
+    with ExitStack() as stack:
+        sites = {words: stack.enter_context(site(tmp_path, *options)) for words, options in cases.items()}
+        for words, here in sites.items():
+            here.says(words)
+            assert here.said().count("WARNING") == 1, here.said()
 
 
 def test_what_cannot_be_used_is_said_at_once(tmp_path: Path) -> None:
@@ -232,13 +239,18 @@ def test_what_cannot_be_used_is_said_at_once(tmp_path: Path) -> None:
         assert all(word in said for word in words), said
 
 
-def test_told_to_end_it_does_not_wait_for_its_operator(tmp_path: Path) -> None:
+def test_told_to_end_it_does_not_wait_for_its_operator(federation: Open, tmp_path: Path) -> None:
     """A run that nobody has approved yet is asked for again when the site is back."""
     data = tmp_path / "data"
     write_table(data, *table(200, seed=0))
     (tmp_path / "site.toml").write_text('[policy]\napprove = "ask"\n')
-    node: dict[str, Value] = {"site": "north", "data-dir": str(data), "state-dir": str(tmp_path / "state")}
-    with deployment(tmp_path, [node | {"policy": f"{tmp_path}/site.toml"}]) as running:
+    options = [
+        "--site=north",
+        f"--data-dir={data}",
+        f"--state-dir={tmp_path / 'state'}",
+        f"--policy={tmp_path}/site.toml",
+    ]
+    with federation.joined(tmp_path, *options) as here:
         job: dict[str, Value] = {
             "dataset": "site",
             "sites": 1,
@@ -248,19 +260,19 @@ def test_told_to_end_it_does_not_wait_for_its_operator(tmp_path: Path) -> None:
             "approval-timeout": 5.0,
         }
         patient: dict[str, Value] = {"approval-timeout": 1.0, "round-timeout": RUN_TIMEOUT}
-        undecided = running.submit(job | patient | {"runs-dir": str(tmp_path), "run-name": "undecided"})
+        undecided = federation.submit(job | patient | {"runs-dir": str(tmp_path), "run-name": "undecided"})
         assert undecided.code == 3, "stopped"
         assert "'north' still waits for approval" in undecided.details
         assert json.loads((tmp_path / "undecided" / "status.json").read_text())["status"] == "stopped"
         [site] = json.loads((tmp_path / "undecided" / "sites.json").read_text()).values()
         assert (site["name"], site["state"]) == ("north", "awaits approval")
         with ThreadPoolExecutor(1) as pool:
-            run = pool.submit(running.submit, job | {"runs-dir": str(tmp_path)})
-            until(lambda: log_of(running).count("waits for you") > 1, lambda: log_of(running))
-            running.sites[0].send_signal(signal.SIGTERM)
-            assert running.sites[0].wait(PATIENCE) == 0
+            run = pool.submit(federation.submit, job | {"runs-dir": str(tmp_path)})
+            here.says("waits for you", 2)
+            here.process.send_signal(signal.SIGTERM)
+            assert here.process.wait(PATIENCE) == 0
             assert not run.result().ok
-        assert "WARNING north: no label: each run chooses the column" in log_of(running)
+        assert "WARNING north: no label: each run chooses the column" in here.said()
 
 
 def test_a_hospital_takes_part_in_two_studies_of_two_coordinators_at_once(tmp_path: Path) -> None:
