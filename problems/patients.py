@@ -258,9 +258,12 @@ class Layer:
     places: int
 
     def ghost(self, terms: int) -> bool:
-        """Whether a norm is found from inner products of a_l and b_l, without the gradient: less work and memory."""
+        """Whether a norm is found from inner products of a_l and b_l, without the gradient: less work and memory.
+
+        The inner products are taken in float64, and a_l are made twice, so there have to be few.
+        """
         places, (out, width) = terms * self.places, self.shape
-        return not isinstance(self.module, nn.GroupNorm) and (places == 1 or 2 * places**2 <= out * width)
+        return not isinstance(self.module, nn.GroupNorm) and (places == 1 or 8 * places**2 <= out * width)
 
     def numbers(self, terms: int) -> int:
         """Return how many numbers are kept of a row: inputs and outputs, or the gradient."""
