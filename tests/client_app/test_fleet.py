@@ -62,6 +62,7 @@ INSIDE = {
         },
         "flwr.supercore.inflatable.inflatable_utils": {"inflatable_class_registry", "pull_objects"},
     },
+    "federation/wire.py": {"flwr.supercore.task_identity": {"TaskIdentity"}},
 }
 """Every name from outside Flower's public packages that a site uses, by file."""
 
