@@ -52,6 +52,10 @@ class Term:
         self.dual = x[:0] if y is None else y
         self._public: Tensor | None = None
 
+    def known(self, public: Tensor) -> None:
+        """Note what `public` returns, where a pass over rows has found it beside them."""
+        self._public = public
+
     def public(self, problem: NetworkProblem) -> Tensor:
         """Return the gradient here of `NetworkProblem.public_part`, of weight 1: by the scalars in x and by y."""
         if self._public is None:
@@ -496,10 +500,13 @@ def _of_term(
     wanted = [*(after for _, after in seen), *own, *[moving] * changes]
     found = [*torch.autograd.grad(value, wanted, materialize_grads=True)]
     by_inputs = found.pop() if changes else 0
-    parts = [part.transpose(0, 1).reshape(count, -1) for part in found[len(seen) :]]
+    parts = [part.transpose(0, 1).flatten(1) for part in found[len(seen) :]]
     rest = torch.cat(parts, 1) if parts else outputs.new_zeros(count, 0)
+    if len(rest) > count:  # the last is nobody's
+        term.known(rest[-1])
+        rest = rest[:-1]
     if rest.shape[1]:
-        rest -= term.public(problem)
+        rest = rest - term.public(problem)
     if changes:
         rest[:, -len(term.dual) :] += by_inputs
     by_x, by_y = term.weights
@@ -520,20 +527,24 @@ def _sum_of_parts(
 
     Without either there are none, and one weighted mean over all rows is the sum.
 
-    A loss of several labels is each label's on its own: there a row passes for a label with a batch of one.
+    A loss of several labels is each label's on its own: there a row passes for a label with a batch of one. One row more,
+    of weight 0, has the gradient of `NetworkProblem.public_part`, which the same pass finds.
     """
     width = problem.scalar_size
     if not (problem.labels or len(scalars) or len(y)):  # one weighted mean over all rows, see `_is_a_weighted_mean`
         cast = problem.cast_labels(labels)
         weights = torch.full_like(cast, len(cast), dtype=problem.dtype)
         return problem.loss(outputs, cast, scalars, y, weights).mean(), []
-    own = [part.detach().view(-1, 1, width).repeat(1, len(outputs), 1).requires_grad_() for part in (scalars, y)]
+    rows = len(outputs) + problem.several
+    own = [part.detach().view(-1, 1, width).repeat(1, rows, 1).requires_grad_() for part in (scalars, y)]
     if not problem.several:
         by_row = (part.transpose(0, 1).flatten(1) for part in own)
         return vmap(problem.patient_part)(outputs[:, None], labels[:, None], *by_row).sum(), own
     cast = (labels == 1).to(problem.dtype)
     weights = (labels >= 0).to(problem.dtype) if problem.labels else torch.ones_like(cast)
-    value = problem.loss(outputs[None], cast[None], own[0].view(-1), own[1].view(-1), weights[None]).sum()
+    more = (0, 0) * (outputs.ndim - 1) + (0, 1)
+    outputs, cast, weights = (functional.pad(each, more)[None] for each in (outputs, cast, weights))
+    value = problem.loss(outputs, cast, own[0].view(-1), own[1].view(-1), weights).sum()
     return value / width if width > 1 else value, own
 
 

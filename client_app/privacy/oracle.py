@@ -235,7 +235,7 @@ class PrivateOracle:
         expected = sample.rate * len(self._patients)
         self._expected += expected
         self._add_noise(total, clip, mechanism.noise)
-        mean, d = total.div_(expected).to(problem.dtype), len(terms[0].x)
+        mean, d = total.to(problem.dtype).div_(expected), len(terms[0].x)
         mean[problem.network.size :] += public_gradient(problem, terms)
         return (mean, None) if terms[0].y is None else (mean[:d], mean[d:])
 
@@ -243,7 +243,7 @@ class PrivateOracle:
         """Add noise of so many clips to a sum in place, both on the grid."""
         if noise:
             steps = 2.0 ** math.ceil(math.log2(GRID * math.sqrt(len(total)))) / clip
-            drawn = self._stream.normal(len(total)).mul_(noise * clip * steps).round_()
+            drawn = self._stream.normal(len(total), noise * clip * steps).round_()
             total.mul_(steps).round_().add_(drawn.to(total.device)).div_(steps)
 
     def _augmented(self, sample: Sample) -> Samples:

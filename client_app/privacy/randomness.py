@@ -92,13 +92,13 @@ class KeyedStream:
         draws = self.words(count) >> np.uint64(11)
         return torch.from_numpy(np.flatnonzero(draws < np.uint64(math.ceil(rate * 2.0**53))))
 
-    def normal(self, count: int) -> Tensor:
-        """Return standard normal numbers, float64, shape (count,): their distribution's inverse at uniform ones.
+    def normal(self, count: int, deviation: float = 1.0) -> Tensor:
+        """Return normal numbers around 0, float64, shape (count,): their distribution's inverse at uniform ones.
 
         These are odd multiples of 2^-53 in (-1, 1): a number is finite, and as likely as its negative.
         """
         odd = torch.from_numpy(self.words(count).view(np.int64) >> 10).bitwise_or_(1)
-        return odd.double().mul_(2.0**-53).erfinv_().mul_(math.sqrt(2))
+        return odd.double().mul_(2.0**-53).erfinv_().mul_(math.sqrt(2) * deviation)
 
     def generator(self, purpose: str) -> torch.Generator:
         """Return a generator of PyTorch, on the CPU, all of whose state follows from the key and a purpose."""

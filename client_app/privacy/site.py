@@ -219,7 +219,7 @@ class SitePrivacy:
         for column in columns:
             own = column[rows.positions]
             counts = torch.stack([rows.shares.double()[own == c].sum() for c in classes])
-            noise = stream.normal(len(classes)).mul_(COUNT_NOISE * math.sqrt(len(columns)))
+            noise = stream.normal(len(classes), COUNT_NOISE * math.sqrt(len(columns)))
             found.append(_as_labels((counts + noise).tolist(), len(patients), several))
         return torch.stack(found, 1) if several else found[0]
 
