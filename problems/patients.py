@@ -527,8 +527,8 @@ def _sum_of_parts(
 
     Without either there are none, and one weighted mean over all rows is the sum.
 
-    A loss of several labels is each label's on its own: there a row passes for a label with a batch of one. One row more,
-    of weight 0, has the gradient of `NetworkProblem.public_part`, which the same pass finds.
+    A loss of several labels is each label's on its own: there a row passes for a label with a batch of one. Another
+    row, of weight 0, has the gradient of `NetworkProblem.public_part`, which the same pass finds.
     """
     width = problem.scalar_size
     if not (problem.labels or len(scalars) or len(y)):  # one weighted mean over all rows, see `_is_a_weighted_mean`
