@@ -91,9 +91,11 @@ def own_data(config: DataConfig, own: dict[str, Any]) -> DataConfig:
 def data_hash(data: SiteData) -> str:
     """Return a hash of a hospital's data, whose they are, and the held-out split; once per process."""
     digest, inputs = hashlib.sha256(), data.train.inputs
+    parts = data.train.labels, data.train.rows, data.held_out.rows
+    digest.update(repr([(part.dtype, part.shape) for part in (inputs, *parts)]).encode())  # where each begins
     for block in in_blocks(inputs, torch.arange(len(inputs))):
         digest.update(block.numpy().data)
-    for part in (data.train.labels, data.train.rows, data.held_out.rows):
+    for part in parts:
         digest.update(part.numpy().data)
     if data.patient_ids is not None:
         digest.update(data.patient_ids.tobytes())

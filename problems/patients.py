@@ -144,7 +144,7 @@ def clipped_terms(problem: NetworkProblem, x: Tensor, samples: Samples, rows: Ro
     rows. They are taken patient by patient, so nobody's are rounded by another's; no gradient is needed.
     """
     total = torch.zeros(size, dtype=torch.float64, device=problem.device)
-    counts = 1 if rows.counts is None else rows.counts.tolist()
+    counts = [1] * len(rows.positions) if rows.counts is None else rows.counts.tolist()
     for positions, shares in zip(torch.split(rows.positions, counts), torch.split(rows.shares, counts), strict=True):
         batch = samples.batch(positions.to(samples.rows.device))
         parts = cast("ClosedFormDual", problem).dual_terms(x, (*batch, shares.to(x)))

@@ -45,8 +45,9 @@ def preview(site: OpenSite, data: SiteData | None) -> dict[str, str]:
     lines["label"] = "set by the study" if site.node.study else site.node.label or run.label
     if site.privacy is not None and site.guarded:  # its facts are noised counts, which are paid for once they are sent
         n, held_out = len(site.privacy.patients), len(site.privacy.held_out)
-        lines["sends once"] = f"examples = {n}, held-out = {held_out}; a noised count of each class"
-        lines["evaluates"] = "two noised histograms" if site.gives_noised else "nothing"
+        of_each = " of each label" * bool(run.several)
+        lines["sends once"] = f"examples = {n}, held-out = {held_out}; a noised count of each class{of_each}"
+        lines["evaluates"] = f"two noised histograms{of_each}" if site.gives_noised and held_out else "nothing"
         return lines
     facts = site.facts()
     counts = {"examples": facts.examples, "held-out": facts.held_out, "positives": facts.positives}

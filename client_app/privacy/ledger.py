@@ -159,6 +159,7 @@ class Ledger:
         """
         from edelweiss.client_app.privacy.randomness import derived
 
+        assert self._data, "without data it is there to look only"
         digest = derived(bytes.fromhex(self._site), part, question).hex()
         with self._locked():
             known = self._read()

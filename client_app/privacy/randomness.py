@@ -93,12 +93,18 @@ class KeyedStream:
         return torch.from_numpy(np.flatnonzero(draws < np.uint64(math.ceil(rate * 2.0**53))))
 
     def normal(self, count: int, deviation: float = 1.0) -> Tensor:
-        """Return normal numbers around 0, float64, shape (count,): their distribution's inverse at uniform ones.
+        """Return normal numbers around 0, float64, shape (count,), by Box and Muller.
 
-        These are odd multiples of 2^-53 in (-1, 1): a number is finite, and as likely as its negative.
+        Two words make a number. The inverse of the distribution at one of 53 bits would be faster, but leaves holes on
+        the grid of noised sums beyond 6.6 deviations, and a sum of 10^5 numbers has such a one in 250,000 answers.
         """
-        odd = torch.from_numpy(self.words(count).view(np.int64) >> 10).bitwise_or_(1)
-        return odd.double().mul_(2.0**-53).erfinv_().mul_(math.sqrt(2) * deviation)
+        pairs = (count + 1) // 2
+        uniform = torch.from_numpy((self.words(2 * pairs) >> np.uint64(11)) * 2.0**-53)
+        radius = uniform[:pairs].add_(2.0**-53).log_().mul_(-2 * deviation**2).sqrt_()
+        angle, found = uniform[pairs:].mul_(2 * math.pi), uniform.new_empty(2, pairs)
+        torch.cos(angle, out=found[0])
+        torch.sin(angle, out=found[1])
+        return found.mul_(radius).view(-1)[:count]
 
     def generator(self, purpose: str) -> torch.Generator:
         """Return a generator of PyTorch, on the CPU, all of whose state follows from the key and a purpose."""
