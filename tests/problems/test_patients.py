@@ -68,3 +68,16 @@ def compare(name: str, model: str) -> None:
     found.add_clipped(total, clip)
     clipped = (wanted * (clip / norms).clamp(max=1)[:, None]).sum(0)
     assert torch.linalg.vector_norm(total - clipped) <= 1e-11 * clip
+
+
+@pytest.mark.parametrize("name", PRIVATE_PROBLEMS)
+def test_what_is_added_without_noise_does_not_tell_how_many_rows_there_are(name: str) -> None:
+    """It is found in a pass over the rows, and its last bits must be those that it has without any."""
+    problem, samples = problem_of(name, "linear", TABLE), samples_of(40, TABLE)
+    layers = patients._layers(problem)
+    assert layers is not None
+    alone = public_gradient(problem, [Term(*moved(problem, 1))])
+    for count in range(1, 41):
+        term = Term(*moved(problem, 1))
+        patients._Gradients.of(problem, [term], samples.batch(torch.arange(count)), layers)
+        assert torch.equal(public_gradient(problem, [term]), alone)
