@@ -193,13 +193,14 @@ def test_another_head_can_be_asked_for(tmp_path: Path, capsys: pytest.CaptureFix
 @pytest.mark.parametrize("name", ["d-psgd", "deprl", "dispfl", "fedrep", "ditto", "fedrod"])
 def test_every_personalised_algorithm_leaves_what_a_new_site_needs(tmp_path: Path, name: str) -> None:
     problem = "auc" if "minimax" in ALGORITHMS[name].solves else "cross-entropy"
-    given, data = at_home(finished(tmp_path, algorithm=name, problem=problem), newcomer(tmp_path))
+    run = finished(tmp_path, algorithm=name, problem=problem, hidden=32)  # of 8, half masked, all may be dead
+    given, data = at_home(run, newcomer(tmp_path, rows=320))
     assert given.facts["head"] == "fresh"
     outcome = personalise(given, data, steps=200, lr=0.1)
     assert outcome.head > 0
     better = "auroc" if problem == "auc" else "accuracy"
-    one = 1 / outcome.after["n"]  # type: ignore[operator]  # of the few patients that the new site holds out
-    assert outcome.after[better] >= max(0.75, outcome.before[better] - one)  # type: ignore[operator]
+    one = 1 / outcome.after["n"]  # type: ignore[operator]  # of the patients that the new site holds out
+    assert outcome.after[better] >= max(0.85, outcome.before[better] - one)  # type: ignore[operator]
     assert not torch.equal(outcome.model["x"][outcome.head :], built(given).fresh()["head"])
 
 
