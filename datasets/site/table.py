@@ -84,6 +84,7 @@ def read_table(file: Path, texts: Collection[str] | None = None) -> pd.DataFrame
 
 def _parquet(file: Path, data: bytes) -> pd.DataFrame:
     """Read a Parquet file; columns that are neither numbers nor text are rejected."""
+    from pandas.api.types import is_numeric_dtype
     from pyarrow import parquet
 
     found = parquet.ParquetFile(io.BytesIO(data))
@@ -94,8 +95,10 @@ def _parquet(file: Path, data: bytes) -> pd.DataFrame:
     frame: pd.DataFrame = found.read().to_pandas(ignore_metadata=True)  # which would make an index of columns
     problems = []
     for place, name in enumerate(frame.columns):
+        if is_numeric_dtype(column := frame.iloc[:, place]):
+            continue
         try:
-            as_text(frame.iloc[:, place])
+            as_text(column)
         except ValueError:  # includes UnicodeDecodeError
             text = f"{file}: column {str(name)!r} holds bytes, not text; write numbers, or remove the column"
             problems.append(DataError(text, f"{file.name}: a column holds bytes, not text", key=str(name)))
