@@ -38,7 +38,7 @@ from edelweiss.client_app.page.beside import accounts_in  # noqa: E402
 from edelweiss.client_app.policy.records import Records, RunRecord  # noqa: E402
 from edelweiss.lab.submission import started  # noqa: E402
 from edelweiss.server_app import simulate  # noqa: E402
-from tests.deployment.processes import RUN_TIMEOUT, deployment, until  # noqa: E402
+from tests.deployment.processes import deployment, until  # noqa: E402
 from tests.server_app.sites import table, write_table  # noqa: E402
 
 if TYPE_CHECKING:
@@ -220,7 +220,7 @@ def main() -> None:
             job: dict[str, Value] = JOB | {"rounds": 100_000, "runs-dir": str(runs), "run-name": "active"}
             run = pool.submit(running.submit, job, timeout=8 * seconds + 120)
             rounds = runs / "active" / "metrics.jsonl"
-            until(lambda: rounds.exists() and rounds.read_bytes().count(b"\n") > 20, lambda: str(run), RUN_TIMEOUT)
+            until(lambda: rounds.exists() and rounds.read_bytes().count(b"\n") > 20, lambda: str(run))
             busy = site.measured(OF_SITE, seconds), coordinator.measured(OF_COORDINATOR, seconds)
             looked = site.scraped(seconds), [coordinator.open(path, seconds) for path in LIVE]
             lines = (state / "audit.jsonl").read_bytes().count(b"\n") - options.runs * options.lines

@@ -43,7 +43,7 @@ from edelweiss.common.files import as_path, reason  # noqa: E402
 from edelweiss.common.scratch import Scratch  # noqa: E402
 from edelweiss.lab.submission import app_table, flower_environment, read_run_config, started, submit  # noqa: E402
 
-START_TIMEOUT = 60.0  # seconds for the SuperLink to answer; it takes two
+START_TIMEOUT = 180.0  # seconds for the SuperLink to answer; it takes two
 
 # Begins a command with the keeper as its input: it says its own number, so that it has no moment without a keeper.
 KEPT = ["sh", "-c", 'echo $$ >&0; exec "$@" </dev/null', "kept"]

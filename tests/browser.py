@@ -39,6 +39,8 @@ TAB, ENTER, SPACE = "\ue004", "\ue007", " "
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
 
 
+PATIENCE = 600.0  # seconds
+
 STOPS = """
 const usable = "a[href], button, input:not([type=hidden]), select, textarea, summary, [tabindex='0']";
 window.stops = [...document.querySelectorAll(usable)].filter(e => !e.disabled && e.checkVisibility());
@@ -54,7 +56,7 @@ class Browser:
     """One window."""
 
     def __init__(self, session: str) -> None:
-        self._client = httpx.Client(base_url=session, timeout=60, trust_env=False)
+        self._client = httpx.Client(base_url=session, timeout=PATIENCE, trust_env=False)
 
     def _ask(self, path: str, **values: object) -> Any:
         answer = self._client.post(path, json=values).json()["value"]
@@ -93,7 +95,7 @@ class Browser:
         """Wait for the next page: Chromium may return before it has begun."""
         self.js("window.left = true")
         yield
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             with suppress(AssertionError):  # between two pages there is none to ask
                 if self.js("return window.left === undefined && document.readyState === 'complete'"):
@@ -140,7 +142,7 @@ class Browser:
         """
         cookies = {each["name"]: each["value"] for each in self._client.get("cookie").json()["value"]}
         found = []
-        with httpx.Client(base_url=url, cookies=cookies, timeout=60, trust_env=False) as client:
+        with httpx.Client(base_url=url, cookies=cookies, timeout=PATIENCE, trust_env=False) as client:
             for path in [route.path.format(**values) for route in routes if "GET" in (route.methods or ())]:
                 with client.stream("GET", path) as answer:
                     kind, file = answer.headers.get("content-type", ""), "content-disposition" in answer.headers
@@ -164,7 +166,7 @@ class Browser:
 def _axe() -> str:
     folder = os.environ.get("EDELWEISS_AXE", "")
     if not folder and (npm := shutil.which("npm")):
-        root = subprocess.run([npm, "root", "-g"], capture_output=True, text=True, timeout=60).stdout.strip()
+        root = subprocess.run([npm, "root", "-g"], capture_output=True, text=True, timeout=PATIENCE).stdout.strip()
         folder = f"{root}/axe-core"
     file = Path(folder) / "axe.min.js"
     if not file.is_file():
@@ -183,20 +185,21 @@ def browser() -> Iterator[Browser]:
         process = subprocess.Popen([driver, f"--port={port}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             base = f"http://127.0.0.1:{port}"
-            for _ in range(300):
+            for _ in range(6000):
                 try:
-                    httpx.get(f"{base}/status", trust_env=False)
+                    httpx.get(f"{base}/status", timeout=PATIENCE, trust_env=False)
                     break
                 except httpx.HTTPError:
                     time.sleep(0.1)
             chrome = {"binary": chromium, "args": [*OPTIONS, f"--user-data-dir={profile}"]}
-            wanted = {"capabilities": {"alwaysMatch": {"goog:chromeOptions": chrome}}}
-            made = httpx.post(f"{base}/session", json=wanted, timeout=120, trust_env=False).json()["value"]
+            patient = dict.fromkeys(("script", "pageLoad"), int(1000 * PATIENCE))
+            wanted = {"capabilities": {"alwaysMatch": {"goog:chromeOptions": chrome, "timeouts": patient}}}
+            made = httpx.post(f"{base}/session", json=wanted, timeout=PATIENCE, trust_env=False).json()["value"]
             session = f"{base}/session/{made['sessionId']}/"
             try:
                 yield Browser(session)
             finally:
-                httpx.delete(session.rstrip("/"), timeout=60, trust_env=False)
+                httpx.delete(session.rstrip("/"), timeout=PATIENCE, trust_env=False)
         finally:
             process.terminate()
-            process.wait(20)
+            process.wait(PATIENCE)

@@ -81,7 +81,7 @@ class SitePage:
 
     def login(self, name: str = "anna") -> httpx.Client:
         """Return a client with a session."""
-        client = httpx.Client(base_url=self.url, follow_redirects=True, timeout=30)
+        client = httpx.Client(base_url=self.url, follow_redirects=True, timeout=600)
         before = re.search(r'name="before" value="([^"]+)"', client.get("/login").text)
         assert before
         answer = client.post("/login", data={"name": name, "password": PASSWORD, "before": before[1]})
@@ -101,9 +101,9 @@ def site_page(folder: Path, name: str = f"north {HOSTILE}") -> Iterator[SitePage
     """Serve a site's page through the block."""
     it = SitePage(folder, name)
     with page_beside(it.config):
-        for _ in range(600):
+        for _ in range(6000):
             try:
-                httpx.get(f"{it.url}/healthz").raise_for_status()
+                httpx.get(f"{it.url}/healthz", timeout=600).raise_for_status()
                 break
             except httpx.HTTPError:
                 time.sleep(0.1)

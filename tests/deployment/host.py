@@ -21,13 +21,12 @@ import yaml
 
 from edelweiss.common import Value, to_toml
 from edelweiss.lab.submission import REPO, Outcome, flower_environment, started
-from tests.deployment.processes import RUN_TIMEOUT, UNDRAWN, process_logs
+from tests.deployment.processes import PATIENCE, UNDRAWN, process_logs
 
 COMPOSE = REPO / "docker-compose.yml"
 DEPLOYMENT = yaml.safe_load(COMPOSE.read_text(encoding="utf-8"))
 SERVICES: dict[str, dict[str, Any]] = DEPLOYMENT["services"]
 HOSPITALS = [name for name in SERVICES if name.startswith("hospital-")]
-START_TIMEOUT = 60.0
 REGISTER = """
 import sys
 from edelweiss.server_app.control import flower
@@ -50,7 +49,7 @@ def make_certificates(folder: Path, *arguments: str) -> str:
     return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
 
 
-def wait_until(run: Future[Outcome], reached: Callable[[], bool], timeout: float = RUN_TIMEOUT) -> None:
+def wait_until(run: Future[Outcome], reached: Callable[[], bool], timeout: float = PATIENCE) -> None:
     """Wait while the run goes on; it must not end before."""
     deadline = time.monotonic() + timeout
     while not reached():
@@ -161,7 +160,7 @@ class Host:
             (self.root / f"{service}.log").open("w") as log,
             started(command, environment, cwd=where, stdout=log, stderr=log) as process,
         ):
-            deadline = time.monotonic() + START_TIMEOUT
+            deadline = time.monotonic() + PATIENCE
             while not (
                 self.listens(service) and subprocess.run(check, env=environment, capture_output=True).returncode == 0
             ):

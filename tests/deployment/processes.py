@@ -27,8 +27,7 @@ from edelweiss.common import Value, to_toml
 from edelweiss.common.overrides import toml_value
 from edelweiss.lab.submission import REPO, Outcome, flower_environment, started, submit
 
-RUN_TIMEOUT = 240.0
-PATIENCE = 180.0  # seconds that one step may take where several tests share a processor
+PATIENCE = 600.0  # seconds that a step, or a run, may take: tests and CI share a processor
 UNDRAWN: dict[str, Value] = {"report": False}  # of runs that say nothing else: pictures cost seconds of each
 LOG_TAIL = 6000  # characters of each process's log that a failed run shows
 
@@ -41,7 +40,7 @@ class Federation:
     environment: Mapping[str, str]
     sites: Sequence[subprocess.Popen[str]] = ()
 
-    def submit(self, run_config: Mapping[str, Value], timeout: float = RUN_TIMEOUT) -> Outcome:
+    def submit(self, run_config: Mapping[str, Value], timeout: float = PATIENCE) -> Outcome:
         """Run one job to its end; the log of a run that failed holds the processes' own logs as well."""
         outcome = submit(self.home, self.environment, UNDRAWN | dict(run_config), timeout=timeout)
         return outcome if outcome.ok else replace(outcome, log=outcome.log + process_logs(self.home))
@@ -121,12 +120,12 @@ def followed(
                 lambda: process.poll() is not None or (lines.read_text().count("\n") if lines.exists() else 0) >= rounds
             )
             then(process.pid)
-            code = process.wait(timeout=RUN_TIMEOUT)
+            code = process.wait(timeout=PATIENCE)
         said.seek(0)
         return code, said.read()
 
 
-def simulate(folder: Path, run_config: Mapping[str, Value], supernodes: int, timeout: float = RUN_TIMEOUT) -> Outcome:
+def simulate(folder: Path, run_config: Mapping[str, Value], supernodes: int, timeout: float = PATIENCE) -> Outcome:
     """Run one job in Flower's simulation as `make run` does, through bin/run.py."""
     settings = folder / "simulate.toml"
     settings.write_text(to_toml(UNDRAWN | dict(run_config)), encoding="utf-8")

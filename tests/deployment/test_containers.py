@@ -32,14 +32,14 @@ from edelweiss.client_app.cli import main
 from edelweiss.common import read_overrides
 from edelweiss.config import RunConfig
 from tests.deployment.host import COMPOSE, HOSPITALS, SERVICES, operations
-from tests.deployment.processes import untimed
+from tests.deployment.processes import PATIENCE, untimed
 from tests.server_app.sites import run_at, with_secret
 
 pytestmark = pytest.mark.containers
 
 IMAGE = SERVICES["superlink"]["image"]
 LARGEST, ADDED = 1.5e9, 1.05e9  # bytes of the image, and of that what it adds to python:slim, which has 0.13e9
-PATIENCE, LONG = 120.0, 900.0  # seconds; the latter for the build and the run
+LONG = 1800.0  # seconds for the build and the run
 NOWHERE = "198.51.100.1"  # an address on the internet that is nobody's (RFC 5737)
 
 # What the head of the file says to type; what it is for stands behind three spaces.
@@ -204,7 +204,7 @@ PROBE = """
     def found(target):
         host, _, port = target.rpartition(":")
         try:
-            socket.create_connection((host, int(port)), timeout=2)
+            socket.create_connection((host, int(port)), timeout=60 if host == "superlink" else 2)
             return "reached"
         except ConnectionRefusedError:
             return "refused"
@@ -274,13 +274,14 @@ def test_the_page_of_a_hospital_is_at_the_loopback_interface_of_this_machine_onl
     url = f"http://127.0.0.1:{port}"
     engine.until(lambda: answers(f"{url}/healthz"), page)
     own = engine(f"docker compose exec -T {name} edelweiss-site password anna --state-dir /state").split()[-1]
-    with httpx.Client(base_url=url, follow_redirects=True) as client:
+    with httpx.Client(base_url=url, follow_redirects=True, timeout=PATIENCE) as client:
         before = re.search(r'name="before" value="([^"]+)"', client.get("/login").text)
         assert before
         given = {"name": "anna", "password": own, "before": before[1]}
         assert name in client.post("/login", data=given).text
         assert client.get("/runs").url.path == "/runs"
-        assert httpx.get(f"{url}/runs").headers["location"].startswith("/login"), "without the session"
+        stranger = httpx.get(f"{url}/runs", timeout=PATIENCE)
+        assert stranger.headers["location"].startswith("/login"), "without the session"
         assert client.get("/", headers={"host": f"evil.example:{port}"}).status_code == 403, "DNS rebinding"
         assert client.post("/login", data=given, headers={"origin": "http://evil.example"}).status_code == 403
     with socket.socket() as others:
@@ -299,7 +300,7 @@ def test_the_page_of_a_hospital_is_at_the_loopback_interface_of_this_machine_onl
 
 def answers(url: str) -> bool:
     try:
-        return httpx.get(url).is_success
+        return httpx.get(url, timeout=PATIENCE).is_success
     except httpx.HTTPError:
         return False
 

@@ -14,7 +14,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -25,8 +24,7 @@ from edelweiss.lab.submission import REPO, flower_environment, started
 from edelweiss.web import Accounts
 from tests.browser import ENTER, TAB, Browser, browser
 from tests.deployment.host import HOSPITALS, SERVICES, Host
-from tests.deployment.processes import RUN_TIMEOUT, process_logs
-from tests.deployment.processes import until as until_patiently
+from tests.deployment.processes import process_logs, until
 from tests.server_app.sites import table, write_table
 
 pytestmark = pytest.mark.deployments
@@ -42,9 +40,6 @@ TYPED = {
     "rounds": "20",
     "config": 'workers = 1\ndevice = "cpu"\nhidden = 8\n',
 }
-
-
-until = partial(until_patiently, patience=RUN_TIMEOUT)  # several of these tests may share a processor
 
 
 class Coordinator:

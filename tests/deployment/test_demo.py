@@ -16,7 +16,7 @@ import pytest
 
 from edelweiss.lab.submission import REPO
 from tests.browser import browser
-from tests.deployment.processes import RUN_TIMEOUT, until
+from tests.deployment.processes import PATIENCE, until
 
 pytestmark = pytest.mark.deployments
 
@@ -25,7 +25,7 @@ PICTURES = os.environ.get("EDELWEISS_PICTURES", "")  # a folder, such as docs/: 
 
 @contextmanager
 def login(url: str, name: str, password: str) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=url, timeout=60, trust_env=False) as client:
+    with httpx.Client(base_url=url, timeout=PATIENCE, trust_env=False) as client:
         form = {"name": name, "password": password, "before": hidden(client.get("/login").text, "before")}
         assert client.post("/login", data=form).status_code == 303
         yield client
@@ -72,7 +72,7 @@ def test_the_demo_runs_when_its_hospital_approves_and_leaves_nothing(tmp_path: P
         words = [sys.executable, str(REPO / "bin" / "demo.py")]
         demo = subprocess.Popen(words, env=environment, cwd=home, stdout=stream, stderr=stream, start_new_session=True)
     try:
-        until(lambda: "waits for" in log.read_text() or demo.poll() is not None, log.read_text, RUN_TIMEOUT)
+        until(lambda: "waits for" in log.read_text() or demo.poll() is not None, log.read_text)
         said = log.read_text()
         urls, passwords = re.findall(r"page\b.* (http://127\S+)/", said), re.findall(r"password (\S+)", said)
         with login(urls[1], "operator", passwords[1]) as site, login(urls[0], "admin", passwords[0]) as coordinator:
@@ -84,11 +84,11 @@ def test_the_demo_runs_when_its_hospital_approves_and_leaves_nothing(tmp_path: P
             until(lambda: has(coordinator.get("/runs/demo").text, "awaits approval"), log.read_text)
             assert site.post(path, data=form | {"token": hidden(site.get(path).text, "token")}).status_code == 303
             ended = ("30 of 30", ">complete<", "/runs/demo/report")
-            until(lambda: has(coordinator.get("/runs/demo").text, *ended), log.read_text, RUN_TIMEOUT)
+            until(lambda: has(coordinator.get("/runs/demo").text, *ended), log.read_text)
             assert coordinator.get("/runs/demo/report").status_code == 200
         assert living(home)
         demo.send_signal(signal.SIGINT)
-        assert demo.wait(60) == 0, log.read_text()
+        assert demo.wait(PATIENCE) == 0, log.read_text()
         assert "Traceback" not in log.read_text()
         assert living(home) == []
         assert list(home.iterdir()) == []

@@ -25,7 +25,7 @@ from edelweiss.client_app.fleet import connected, introduced, public_half
 from edelweiss.lab.submission import flower_environment, started
 from edelweiss.server_app.control import CERTIFICATE, KEY
 from tests.deployment.host import SERVICES, Host
-from tests.deployment.processes import Guarded, until
+from tests.deployment.processes import PATIENCE, Guarded, until
 
 pytestmark = pytest.mark.deployments
 
@@ -56,7 +56,7 @@ def credentials(certificates: Path, name: str = "") -> grpc.ChannelCredentials:
 
 
 def activated(
-    port: int | str, tls: Any, signs: EllipticCurvePrivateKey, node: bytes, timeout: float = 10.0, **said: Any
+    port: int | str, tls: Any, signs: EllipticCurvePrivateKey, node: bytes, timeout: float = PATIENCE, **said: Any
 ) -> Any:
     """Ask a SuperLink to activate the node of a public key, in a call signed by a key; `said` is said in its place."""
     now = datetime.now(UTC).isoformat()
@@ -125,7 +125,7 @@ def test_a_large_request_is_not_taken(host: Host, certificates: Path) -> None:
     port, own = host.ports["superlink", "9092"], read_key(str(certificates / f"{NEIGHBOUR}.key"))
     before = memory(host)
     for tls in (credentials(certificates), credentials(certificates, NEIGHBOUR)):
-        code = refusal(port, tls, own, bytes(BIG), 60.0)
+        code = refusal(port, tls, own, bytes(BIG))
         assert code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED)
     assert memory(host) - before < BIG / 4
 
@@ -141,7 +141,7 @@ def test_a_superlink_does_not_start_with_a_door_open(certificates: Path, tmp_pat
     ):
         command = ["edelweiss-superlink", f"--port={free_port()}", f"--fleet-api-address=127.0.0.1:{free_port()}"]
         environment = flower_environment(tmp_path) | variables
-        done = subprocess.run([*command, *options], env=environment, capture_output=True, text=True, timeout=120)
+        done = subprocess.run([*command, *options], env=environment, capture_output=True, text=True, timeout=PATIENCE)
         assert done.returncode == 2, done.stderr
         problems = [line for line in done.stderr.splitlines() if line.startswith("  - ")]
         assert [name for name in DOORS if any(name in line for line in problems)] == sorted(named, key=DOORS.index)

@@ -22,7 +22,7 @@ from bin.run import free_port, superlink
 from edelweiss.client_app.policy.records import Records
 from edelweiss.common import Value
 from edelweiss.lab.submission import REPO, flower_environment, stage, started
-from tests.deployment.processes import PATIENCE, RUN_TIMEOUT, Federation, Guarded, answers, until
+from tests.deployment.processes import PATIENCE, Federation, Guarded, answers, until
 from tests.server_app.sites import table, write_table
 
 pytestmark = pytest.mark.deployments
@@ -80,6 +80,13 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Open]:
         yield Open(folder, environment, fleet=fleet)
 
 
+def stop(run: Path) -> None:
+    """Stop a run that goes on: else it would wait for its site for minutes."""
+    status = json.loads((run / "status.json").read_text())
+    assert status["status"] == "running"
+    os.kill(status["process"], signal.SIGTERM)
+
+
 ALONE = ("--partition-id=0", "--num-partitions=1")
 
 
@@ -125,27 +132,28 @@ server = ServerApp()
 def main(grid, context):
     [node] = grid.get_node_ids()
     question = Message(RecordDict({"give": ConfigRecord({"rows": "all"})}), node, "query")
-    [answer] = grid.send_and_receive([question], timeout=30)
+    [answer] = grid.send_and_receive([question], timeout=600)
     print(answer.content)
 """
 
 
 def test_told_to_end_it_finishes_the_message_at_hand(federation: Open, tmp_path: Path) -> None:
     """A run of one long round goes through, though its site is told to end meanwhile; the next round waits in vain."""
-    with federation.joined(tmp_path, *ALONE) as here:
-        job = JOB | {"rounds": 2, "local-steps": 30000, "evaluate-every": 0, "round-timeout": 8.0}
+    data, audit = write_table(tmp_path / "data", *table(200, seed=0)), tmp_path / "state" / "audit.jsonl"
+    own = [f"--data-dir={data}", f"--state-dir={audit.parent}"]
+    with federation.joined(tmp_path, "--site=north", *own) as here:
+        job: dict[str, Value] = {"dataset": "site", "sites": 1, "model": "linear", "rounds": 2, "local-steps": 5000}
+        job |= {"evaluate-every": 0, "round-timeout": 60.0, "runs-dir": str(tmp_path), "run-name": "long"}
         with ThreadPoolExecutor(1) as pool:
-            run = pool.submit(federation.submit, job | {"runs-dir": str(tmp_path)})
-            here.says("query")
-            time.sleep(0.3)
+            run = pool.submit(federation.submit, job)
+            until(lambda: audit.exists() and audit.read_text().count('"way":"in"') >= 2, here.said)
             here.process.send_signal(signal.SIGTERM)
             here.process.wait(PATIENCE)
             assert not run.result().ok
         assert "told to end: after the current message" in here.said()
         assert "train round 1" in here.said()
         assert here.process.returncode == 0
-        [metrics] = tmp_path.glob("*/metrics.jsonl")
-        assert len(metrics.read_text().splitlines()) == 1
+        assert (tmp_path / "long" / "metrics.jsonl").read_text().count("\n") == 1
 
 
 def test_it_joins_again_when_the_coordinator_was_gone_and_serves_one_run_after_another(tmp_path: Path) -> None:
@@ -256,21 +264,21 @@ def test_told_to_end_it_does_not_wait_for_its_operator(federation: Open, tmp_pat
             "sites": 1,
             "model": "linear",
             "rounds": 1,
-            "round-timeout": 5.0,
-            "approval-timeout": 5.0,
+            "round-timeout": PATIENCE,
+            "runs-dir": str(tmp_path),
         }
-        patient: dict[str, Value] = {"approval-timeout": 1.0, "round-timeout": RUN_TIMEOUT}
-        undecided = federation.submit(job | patient | {"runs-dir": str(tmp_path), "run-name": "undecided"})
+        undecided = federation.submit(job | {"approval-timeout": 1.0, "run-name": "undecided"})
         assert undecided.code == 3, "stopped"
         assert "'north' still waits for approval" in undecided.details
         assert json.loads((tmp_path / "undecided" / "status.json").read_text())["status"] == "stopped"
         [site] = json.loads((tmp_path / "undecided" / "sites.json").read_text()).values()
         assert (site["name"], site["state"]) == ("north", "awaits approval")
         with ThreadPoolExecutor(1) as pool:
-            run = pool.submit(federation.submit, job | {"runs-dir": str(tmp_path)})
+            run = pool.submit(federation.submit, job | {"run-name": "left"})
             here.says("waits for you", 2)
             here.process.send_signal(signal.SIGTERM)
             assert here.process.wait(PATIENCE) == 0
+            stop(tmp_path / "left")
             assert not run.result().ok
         assert "WARNING north: no label: each run chooses the column" in here.said()
 
@@ -300,7 +308,7 @@ def test_a_hospital_takes_part_in_two_studies_of_two_coordinators_at_once(tmp_pa
             second.says("another process has joined with")
             assert second.process.wait(PATIENCE) == 2
         for here in sites:  # so both runs are there at once
-            until(lambda here=here: "waits for you" in here.said(), here.said, RUN_TIMEOUT)  # type: ignore[misc]
+            until(lambda here=here: "waits for you" in here.said(), here.said)  # type: ignore[misc]
         waiting = [Records(str(state)).runs() for state in states.values()]
         assert [len(runs) for runs in waiting] == [1, 1]
         assert not any(run.done() for run in submitted)

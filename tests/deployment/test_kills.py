@@ -24,15 +24,14 @@ from safetensors.numpy import load_file
 from edelweiss.common import Value, with_resumed
 from edelweiss.config import RunConfig
 from edelweiss.lab.submission import Outcome
-from tests.deployment.host import HOSPITALS, START_TIMEOUT, Host, answered, wait_until
-from tests.deployment.processes import RUN_TIMEOUT, process_logs, untimed
+from tests.deployment.host import HOSPITALS, Host, answered, wait_until
+from tests.deployment.processes import PATIENCE, process_logs, untimed
 from tests.server_app.sites import run_at, table, with_secret, write_table
 
 MOMENTS = int(os.environ.get("EDELWEISS_KILLS", "0"))
 HELD_UP = 90.0  # seconds; the SuperLink gives up after 60 what it does not hear of
 ROUNDS = 40
 TRIES = 4
-PATIENCE = 4 * RUN_TIMEOUT  # several of these tests may share a processor
 
 pytestmark = pytest.mark.deployments
 
@@ -103,7 +102,7 @@ def struck(folder: Path, certificates: Path, *blows: Blow) -> list[Outcome]:
         said: list[Outcome] = []
         for number, (victim, blow, answers, moment) in enumerate(blows):
             run = pool.submit(federation.submit)
-            wait_until(run, partial(federation.has_answered, answers), PATIENCE)
+            wait_until(run, partial(federation.has_answered, answers))
             time.sleep(moment)
             if pid := federation.pid(victim):
                 with suppress(ProcessLookupError):  # the run was over before
@@ -112,7 +111,7 @@ def struck(folder: Path, certificates: Path, *blows: Blow) -> list[Outcome]:
                         time.sleep(HELD_UP)
                         os.kill(pid, signal.SIGCONT)
                     elif victim != "serverapp":  # of which only the run's own process was killed
-                        federation.processes[victim].wait(timeout=START_TIMEOUT)
+                        federation.processes[victim].wait(timeout=PATIENCE)
                         federation.start(*federation.processes)
             said.append(outcome := run.result())
             assert number + 1 == len(blows) or not outcome.ok, outcome.log

@@ -9,7 +9,7 @@ import pytest
 from bin.run import free_port
 from edelweiss.common import Value
 from tests.client_app.mailbox import mailbox
-from tests.deployment.processes import deployment, until
+from tests.deployment.processes import PATIENCE, deployment, until
 from tests.server_app.sites import table, write_table
 
 pytestmark = pytest.mark.deployments
@@ -45,5 +45,5 @@ def test_a_run_ends_though_nobody_can_be_told(tmp_path: Path) -> None:
 
             until(lambda: "webhook fails" in said(), said)
             running.sites[0].terminate()
-            assert running.sites[0].wait(timeout=60) == 0
+            assert running.sites[0].wait(timeout=PATIENCE) == 0
             assert said().count("webhook fails") == 1

@@ -27,8 +27,8 @@ from edelweiss.federation.ticket import study_key
 from edelweiss.lab.commands.submit import Connection
 from edelweiss.lab.dashboard.superlink import SuperLink
 from edelweiss.lab.submission import REPO
-from tests.deployment.host import HOSPITALS, SERVICES, START_TIMEOUT, Host, make_certificates, node_id, operations
-from tests.deployment.processes import RUN_TIMEOUT, process_logs, until
+from tests.deployment.host import HOSPITALS, SERVICES, Host, make_certificates, node_id, operations
+from tests.deployment.processes import PATIENCE, process_logs, until
 from tests.server_app.sites import table, write_table
 
 pytestmark = pytest.mark.deployments
@@ -64,7 +64,7 @@ class Operator:
         for name in services:
             self.processes[name].terminate()
         for name in services:
-            self.processes.pop(name).wait(START_TIMEOUT)
+            self.processes.pop(name).wait(PATIENCE)
 
     def types(self, lines: Sequence[str], **named: str) -> str:
         """Type the lines of a block, with numbers in the place of NUMBER and RUN; return all that they say."""
@@ -158,7 +158,7 @@ class Operator:
         """Log in at a hospital's page, as its operator."""
         until(lambda: "page: http" in self.host.log(hospital), lambda: self.host.log(hospital))
         url = re.findall(r"page: (http\S+)", self.host.log(hospital))[-1]
-        with httpx.Client(base_url=url, follow_redirects=True, timeout=30) as client:
+        with httpx.Client(base_url=url, follow_redirects=True, timeout=PATIENCE) as client:
             before = re.search(r'name="before" value="([^"]+)"', client.get("/login").text)
             assert before
             client.post("/login", data={"name": "operator", "password": password, "before": before[1]})
@@ -275,7 +275,7 @@ def test_the_page_is_followed(operator: Operator, tmp_path: Path, monkeypatch: p
     with ThreadPoolExecutor(1) as pool:
         known, number = it.begun(C), it.number(C)
         run = pool.submit(it.submits, rounds=200)
-        until(lambda: bool(it.begun(C) - known) or run.done(), lambda: process_logs(tmp_path), RUN_TIMEOUT)
+        until(lambda: bool(it.begun(C) - known) or run.done(), lambda: process_logs(tmp_path))
         os.kill(it.processes[A].pid, signal.SIGSTOP)  # so the round stays open
         try:
             it.types(withdraws[:1], RUN=(it.begun(C) - known).pop())

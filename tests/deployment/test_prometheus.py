@@ -13,7 +13,7 @@ import pytest
 from bin.run import free_port
 from edelweiss.lab.submission import started
 from tests.client_app.site_pages import site_page
-from tests.deployment.processes import until
+from tests.deployment.processes import PATIENCE, until
 
 pytestmark = [
     pytest.mark.deployments,
@@ -25,7 +25,7 @@ def test_prometheus_reads_a_sites_metrics(tmp_path: Path) -> None:
     address = f"127.0.0.1:{free_port()}"
     with site_page(tmp_path) as page:
         (tmp_path / "prometheus.yml").write_text(
-            "global: {scrape_interval: 1s, scrape_timeout: 1s}\n"
+            "global: {scrape_interval: 3s, scrape_timeout: 3s}\n"
             f"scrape_configs: [{{job_name: edelweiss, static_configs: [{{targets: ['127.0.0.1:{page.port}']}}]}}]\n"
         )
         command = ["prometheus", f"--config.file={tmp_path}/prometheus.yml", f"--web.listen-address={address}"]
@@ -37,13 +37,13 @@ def test_prometheus_reads_a_sites_metrics(tmp_path: Path) -> None:
 
             def asked(query: str) -> list[dict[str, Any]]:
                 try:
-                    answer = httpx.get(f"http://{address}/api/v1/query", params={"query": query})
+                    answer = httpx.get(f"http://{address}/api/v1/query", params={"query": query}, timeout=PATIENCE)
                     found: list[dict[str, Any]] = answer.json()["data"]["result"] if answer.is_success else []
                 except httpx.HTTPError:
                     return []
                 return found
 
-            until(lambda: bool(asked("edelweiss_runs")), (tmp_path / "prometheus.log").read_text)
+            until(lambda: bool(asked("edelweiss_runs and on () up == 1")), (tmp_path / "prometheus.log").read_text)
             values = {
                 (one["metric"]["__name__"], one["metric"].get("state")): one["value"][1]
                 for one in asked("{job='edelweiss'}")
@@ -54,6 +54,6 @@ def test_prometheus_reads_a_sites_metrics(tmp_path: Path) -> None:
             assert values["edelweiss_runs", "waiting"] == "3"
             page.records.decide(page.note("12"), "approved")
             until(lambda: [one["value"][1] for one in asked("edelweiss_runs{state='waiting'}")] == ["2"])
-        text = httpx.get(f"{page.url}/metrics").content
+        text = httpx.get(f"{page.url}/metrics", timeout=PATIENCE).content
         checked = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True)
         assert (checked.returncode, checked.stdout + checked.stderr) == (0, b"")

@@ -12,8 +12,8 @@ import pytest
 from edelweiss.client_app.audit import Audit
 from edelweiss.client_app.cli import main
 from edelweiss.common import Value
-from tests.deployment.host import HOSPITALS, START_TIMEOUT, Host, answered, wait_until
-from tests.deployment.processes import process_logs
+from tests.deployment.host import HOSPITALS, Host, answered, wait_until
+from tests.deployment.processes import PATIENCE, process_logs
 from tests.server_app.sites import table, write_table
 
 pytestmark = pytest.mark.deployments
@@ -40,7 +40,7 @@ def test_a_private_run_under_masks_though_a_hospital_is_stopped_in_it(
         run = stack.enter_context(ThreadPoolExecutor(1)).submit(host.submit, run_config)
         wait_until(run, lambda: answered(host, victim) > 2)  # its key, its facts, and a round
         processes[victim].terminate()
-        processes[victim].wait(timeout=START_TIMEOUT)
+        processes[victim].wait(timeout=PATIENCE)
         processes[victim] = stack.enter_context(host.up(victim))
         outcome = run.result()
         for process in processes.values():  # all at once: each takes seconds

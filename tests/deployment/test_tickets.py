@@ -13,7 +13,7 @@ from edelweiss.common.overrides import toml_value
 from edelweiss.lab.submission import REPO, stage
 from edelweiss.server_app.tickets import EXECUTOR_KEY
 from tests.deployment.host import Host
-from tests.deployment.processes import RUN_TIMEOUT, Federation, deployment, process_logs
+from tests.deployment.processes import PATIENCE, Federation, deployment, process_logs
 from tests.server_app.studies import Study
 
 pytestmark = pytest.mark.deployments
@@ -24,7 +24,7 @@ def submitted(federation: Federation, *options: str, **keys: object) -> tuple[in
     address = tomllib.loads((federation.home / "config.toml").read_text())["superlink"]["own"]["address"]
     command = [sys.executable, "-m", "edelweiss", "submit", "--superlink", address, "--insecure", *options]
     command += ["--run-config", " ".join(f"{key.replace('_', '-')}={toml_value(value)}" for key, value in keys.items())]
-    done = subprocess.run(command, cwd=REPO, capture_output=True, text=True, timeout=RUN_TIMEOUT)
+    done = subprocess.run(command, cwd=REPO, capture_output=True, text=True, timeout=PATIENCE)
     return done.returncode, done.stdout + done.stderr + process_logs(federation.home)
 
 
