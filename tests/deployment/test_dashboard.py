@@ -37,7 +37,7 @@ TYPED = {
     "run-name": RUN,
     "model": "",
     "sites": "3",
-    "rounds": "20",
+    "rounds": "10",
     "config": 'workers = 1\ndevice = "cpu"\nhidden = 8\n',
 }
 
@@ -216,7 +216,7 @@ def test_a_run_from_its_start_to_its_end(tmp_path: Path, certificates: Path, mon
         assert "badge good" in row_of(window, KILLED), "not known yet"
 
         window.open(f"{it.url}/runs/{RUN}")
-        shows(window, "AUROC", "of 20", "Stop")
+        shows(window, "AUROC", "of 10", "Stop")
         press(window, "stop", token="guessed")
         assert "Not from this page" in window.text()
         assert it.status == "running"
@@ -233,7 +233,7 @@ def test_a_run_from_its_start_to_its_end(tmp_path: Path, certificates: Path, mon
         press(window, "resume")
         shows(window, "running", "Waits until 3 hospitals", f"Away: {KILLED}")
         it.stack.enter_context(it.host.up(KILLED))
-        shows(window, "complete", "20 of 20", "Report")
+        shows(window, "complete", "10 of 10", "Report")
         assert it.status == "complete"
         window.open(f"{it.url}/runs/{RUN}/report")
         assert "In short" in window.text()

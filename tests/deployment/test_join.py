@@ -283,7 +283,7 @@ def test_told_to_end_it_does_not_wait_for_its_operator(federation: Open, tmp_pat
         assert "WARNING north: no label: each run chooses the column" in here.said()
 
 
-def test_a_hospital_takes_part_in_two_studies_of_two_coordinators_at_once(tmp_path: Path) -> None:
+def test_a_hospital_takes_part_in_two_studies_of_two_coordinators_at_once(federation: Open, tmp_path: Path) -> None:
     """One site for each, over the same data, with a state folder of its own: neither counts what the other does."""
     data, rules, names = tmp_path / "data", tmp_path / "site.toml", ("heart", "lung")
     write_table(data, *table(200, seed=0))
@@ -294,19 +294,20 @@ def test_a_hospital_takes_part_in_two_studies_of_two_coordinators_at_once(tmp_pa
     states = {name: tmp_path / name / "state" for name in names}
     with ExitStack() as stack:
         pool, submitted, sites = stack.enter_context(ThreadPoolExecutor(2)), [], []
-        for name in names:
-            home, fleet = tmp_path / name, f"127.0.0.1:{free_port()}"
-            home.mkdir()
-            environment = flower_environment(home)
-            stack.enter_context(
-                superlink(home, environment, "--fleet-api-type=grpc-rere", f"--fleet-api-address={fleet}")
-            )
+        (other := tmp_path / "lung").mkdir()
+        second = Open(other, flower_environment(other), fleet=f"127.0.0.1:{free_port()}")
+        stack.enter_context(
+            superlink(other, second.environment, "--fleet-api-type=grpc-rere", f"--fleet-api-address={second.fleet}")
+        )
+        for name, coordinator in zip(names, (federation, second), strict=True):
+            (home := tmp_path / name).mkdir(exist_ok=True)
+            fleet = coordinator.fleet
             sites.append(stack.enter_context(site(home, f"--superlink={fleet}", f"--state-dir={states[name]}", *own)))
             sites[-1].says("joined, as number")
-            submitted.append(pool.submit(Federation(home, environment).submit, job | {"run-name": name}))
-        with site(tmp_path, f"--superlink={fleet}", f"--state-dir={states['heart']}", *own) as second:
-            second.says("another process has joined with")
-            assert second.process.wait(PATIENCE) == 2
+            submitted.append(pool.submit(coordinator.submit, job | {"run-name": name}))
+        with site(tmp_path, f"--superlink={fleet}", f"--state-dir={states['heart']}", *own) as twin:
+            twin.says("another process has joined with")
+            assert twin.process.wait(PATIENCE) == 2
         for here in sites:  # so both runs are there at once
             until(lambda here=here: "waits for you" in here.said(), here.said)  # type: ignore[misc]
         waiting = [Records(str(state)).runs() for state in states.values()]

@@ -30,7 +30,7 @@ from tests.server_app.sites import run_at, table, with_secret, write_table
 
 MOMENTS = int(os.environ.get("EDELWEISS_KILLS", "0"))
 HELD_UP = 90.0  # seconds; the SuperLink gives up after 60 what it does not hear of
-ROUNDS = 40
+ROUNDS = 25
 TRIES = 4
 
 pytestmark = pytest.mark.deployments
@@ -145,7 +145,7 @@ def test_who_submitted_hears_of_the_end_though_the_coordinator_and_then_the_supe
     tmp_path: Path, certificates: Path
 ) -> None:
     """The log ends with the SuperLink; the run goes on when that is back, or fails, says so, and is resumed."""
-    coordinator, superlink = ("serverapp", signal.SIGKILL, 3, 0.0), ("superlink", signal.SIGKILL, 12, 0.1)
+    coordinator, superlink = ("serverapp", signal.SIGKILL, 3, 0.0), ("superlink", signal.SIGKILL, 9, 0.1)
     lost, *_, outcome = struck(tmp_path, certificates, coordinator, superlink)
     assert "the run is lost" in lost.details
     assert "SIGKILL" in lost.details
