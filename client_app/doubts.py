@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from edelweiss.client_app.connection import JoinConfig
+    from edelweiss.client_app.policy.rules import Budget
 
 COPIED = (
     "the audit log's file was put back from a copy, or linked, or given another owner or other rights. If it is an "
@@ -24,26 +25,32 @@ def copy_doubt(state: Path) -> str:
     return COPIED if Audit(state).copied() else ""
 
 
+def budget_of(config: JoinConfig) -> Budget | None:
+    """Return a site's privacy budget; None without one, or where its rules cannot be read, which is said elsewhere."""
+    if not config.policy:
+        return None
+    from edelweiss.client_app.policy.rules import Policy  # slow to import
+    from edelweiss.common import ConfigError
+
+    try:
+        return Policy.read(config.policy).budget or None
+    except ConfigError:
+        return None
+
+
 def ledger_says(config: JoinConfig) -> tuple[str, str]:
     """Return what a site has spent of its privacy budget, and why its ledger cannot be trusted; either is empty.
 
     Both are, where there is no budget, or the rules cannot be read.
     """
-    if not config.policy or not config.state_dir:
+    if not config.state_dir or not (budget := budget_of(config)):
         return "", ""
     from edelweiss.client_app.errors import RefusedError
     from edelweiss.client_app.policy.records import Records
-    from edelweiss.client_app.policy.rules import Policy  # slow to import
     from edelweiss.client_app.privacy.ledger import spent_in_words
     from edelweiss.common import ConfigError
     from edelweiss.common.files import reason
 
-    try:
-        budget = Policy.read(config.policy).budget
-    except ConfigError:  # said elsewhere
-        return "", ""
-    if not budget:
-        return "", ""
     shared = config.partition_id >= 0
     try:
         return spent_in_words(Records(config.state_dir, config.site if shared else ""), budget), ""

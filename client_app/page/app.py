@@ -19,12 +19,12 @@ from edelweiss.client_app.audit import SEAL, Audit, acknowledge, acknowledge_cop
 from edelweiss.client_app.audit_page import audit_page
 from edelweiss.client_app.commands.audit import COLUMNS, Rows, write_csv
 from edelweiss.client_app.connection import read_key
-from edelweiss.client_app.doubts import copy_doubt, ledger_says
+from edelweiss.client_app.doubts import budget_of, copy_doubt, ledger_says
 from edelweiss.client_app.page.advance import InAdvance
 from edelweiss.client_app.page.beside import accounts_in, connection_in, findings_in, note_findings
 from edelweiss.client_app.page.seen import Log, Runs, stat_of
 from edelweiss.client_app.policy.records import Records, RunRecord
-from edelweiss.client_app.privacy.ledger import FILE
+from edelweiss.client_app.privacy.ledger import FILE, seal_of
 from edelweiss.common import ConfigError
 from edelweiss.common.files import TEXT, read_file, reason
 from edelweiss.federation.fingerprint import release
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from edelweiss.client_app.connection import JoinConfig
     from edelweiss.web.page import Form
 
-SECRET = re.compile(r"^(.*(?:seed|compare-patients|webhook)[^=\n]*=).*$", re.MULTILINE)  # shown to nobody
+SECRET = re.compile(r"^(.*?(?:seed|compare-patients|webhook)[^=\n]*=).*$", re.MULTILINE)  # shown to nobody
 NEWEST = 500  # lines of the audit log on a page; the files have all
 LONGEST = 500  # characters of a comment
 DOCTOR = 300.0  # seconds
@@ -57,7 +57,9 @@ class Site:
 
     def ledger(self) -> tuple[str, str]:
         """Return what `ledger_says`, read again when something has changed: with many answers that takes a while."""
-        files = (Path(self.config.policy), self.state / SEAL, self.records.folder / FILE)
+        files = [Path(self.config.policy), self.state / SEAL, self.records.folder / FILE]
+        if budget := budget_of(self.config):
+            files.append(seal_of(self.records.folder, budget))
         stamp = tuple(found and (found.st_ctime_ns, found.st_size) for found in map(stat_of, files))
         if self._ledger is None or self._ledger[0] != stamp:
             self._ledger = stamp, ledger_says(self.config)

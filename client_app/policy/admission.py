@@ -82,10 +82,10 @@ def _admit(site: OpenSite, incoming: Incoming, request: Request | None, serial: 
     if serial and serial != (record.serial if record else 0) and serial <= records.latest_serial(site.study):
         raise RefusedError("its ticket was used for another run, or is older than one that was: sign a new one")
     _require_same(record, earlier, new)
-    if data is not None:
-        _require_enough(site, data)
     phases = site.run.strategy.phases
     if record and record.open:
+        if data is not None:
+            _require_enough(site, data)
         if (advanced := _advance(record, incoming, request, phases)) != record:
             if advanced.rounds and not record.rounds:
                 _require_day(site, record)
@@ -93,10 +93,8 @@ def _admit(site: OpenSite, incoming: Incoming, request: Request | None, serial: 
         if advanced.key != record.key:
             records.take_over(advanced)
         return
-    if data is not None:
-        _require_safe(site, data)
-        if site.privacy is not None and (earlier is None or not earlier.open):
-            site.privacy.require_affordable(site.run.sites)
+    if data is not None and site.privacy is not None and (earlier is None or not earlier.open):
+        site.privacy.require_affordable(site.run.sites)
     if fresh := record is None:
         _require_log(site)
         records.forget_decision(site.run_id)
@@ -117,6 +115,9 @@ def _admit(site: OpenSite, incoming: Incoming, request: Request | None, serial: 
         raise RefusedError(REFUSED)
     if policy.asks and record.decision == "waiting":
         _await_approval(records, record)
+    if data is not None:  # after the approval: a run names the label column, so these refusals are about any column
+        _require_enough(site, data)
+        _require_safe(site, data)
     if not fresh:  # the state may have been put back while the run waited
         _require_log(site)
     for kind, rows, _ in _patient_sets(site, data) if data is not None and site.privacy is None else ():

@@ -35,7 +35,7 @@ class SitePage:
     def __init__(self, folder: Path, name: str) -> None:
         self.state = folder / "state"
         rules = folder / "site.toml"
-        rules.write_text('superlink = "a:1"\n[policy]\napprove = "ask"\nseed = "swordfish"\n')
+        rules.write_text('superlink = "a:1"\n[policy]\napprove = "ask"\nseed = "swordfish"  # no seed = "x"\n')
         self.public = folder / "site.key.pub"
         self.public.write_text(new_key(folder / "site.key"))
         self.port = free_port()

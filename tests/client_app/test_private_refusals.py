@@ -16,7 +16,7 @@ from edelweiss.common import Value
 from edelweiss.config.privacy import evaluation_cost, price
 from edelweiss.datasets import Facts
 from edelweiss.federation.privacy_plan import Plan, plan_of
-from tests.client_app.policies import Hospital, told
+from tests.client_app.policies import WAITS, Hospital, told
 from tests.server_app.sites import site_job, table
 
 BUDGET: dict[str, Value] = {"epsilon": 6.0, "delta": 1e-4}
@@ -71,6 +71,30 @@ def test_what_is_wrong_with_the_data_is_not_counted(tmp_path: Path, budget: dict
         said.append(str(site.described(**RUN if budget else {})))
     assert "log" in said[0] if budget else "missing in 3 rows" in said[0]
     assert (said[0] == said[1]) == bool(budget)
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "coda"])
+def test_before_an_operator_approves_a_run_nothing_of_any_column_is_counted(tmp_path: Path, algorithm: str) -> None:
+    """A run may call any column the label, and who sends only queries leaves nothing that anybody approved."""
+
+    def said(label: list[str], **policy: Any) -> str:
+        site = Hospital(tmp_path / str(len(list(tmp_path.iterdir()))), *table(200, seed=3), **policy)
+        file = site.data / "data.csv"
+        head, *rows = file.read_text().splitlines()
+        lines = [f"{head},stage", *(f"{row},{stage}" for row, stage in zip(rows, label, strict=True))]
+        file.write_text("\n".join(lines))
+        problem = "auc" if algorithm == "coda" else "bce"
+        return str(site.described(algorithm=algorithm, problem=problem, label="stage", sampler="uniform"))
+
+    usable = ["0", "1"] * 100
+    tables = [[*usable[:-wrong], *["2"] * wrong] for wrong in (1, 2)] + [
+        [*usable[:-wrong], *[""] * wrong] for wrong in (1, 2)
+    ]
+    assert len({said(label) for label in tables}) > 1, "where nobody approves, it is told what has to be mended"
+    assert len({said(label, approve="ask") for label in tables}) == 1
+    few = [*["0"] * 198, "1", "1"]
+    assert said(usable, approve="ask") == said(few, approve="ask") == WAITS
+    assert said(usable, approve="ask", fewest_training=1000) == WAITS
 
 
 # ---------------------------------------------------------------------- what it does say

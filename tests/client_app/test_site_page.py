@@ -22,7 +22,7 @@ from edelweiss.client_app.page.app import Site, page_of
 from edelweiss.client_app.page.beside import page_beside
 from edelweiss.client_app.policy.advance import advances
 from edelweiss.client_app.policy.rules import Budget
-from edelweiss.client_app.privacy.ledger import Ledger
+from edelweiss.client_app.privacy.ledger import Ledger, seal_of
 from edelweiss.common import ConfigError
 from edelweiss.web.page import application
 from tests.client_app.ledgers import COST
@@ -304,6 +304,8 @@ def test_a_folder_that_was_put_back_is_said_until_somebody_who_may_decide_acknow
         words = ["budget", "--state-dir", str(page.state), "--policy", str(tmp_path / "site.toml"), "--accept"]
         assert main(words) == 0
         assert 'role="alert"' not in client.get("/").text
+        seal_of(page.records.folder, budget).unlink()
+        assert "Nothing is answered:" in client.get("/").text
 
 
 def test_files_that_cannot_be_read_are_red_lines_and_read_for_nobody_without_an_account(
