@@ -55,7 +55,7 @@ class Installed:
         return self._done(["bash", "-ec", f'PATH="{self.home}/bin:$PATH"\n{script}'], False)
 
     def _done(self, command: list[str], fails: bool) -> str:
-        done = subprocess.run(command, cwd=self.folder, env=quiet(""), capture_output=True, text=True, timeout=300)
+        done = subprocess.run(command, cwd=self.folder, env=quiet(""), capture_output=True, text=True, timeout=900)
         assert (done.returncode != 0) == fails, f"{command}: {done.stdout}{done.stderr}"
         assert "Traceback" not in done.stderr
         return done.stdout + done.stderr

@@ -43,7 +43,7 @@ def make_command(folder: Path, python: str, run_config: str) -> list[str]:
     return ["make", "--no-print-directory", "run", f"VENV={folder}", f"RUN_CONFIG={run_config}"]
 
 
-def make_run(folder: Path, python: str, run_config: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+def make_run(folder: Path, python: str, run_config: str, timeout: float = 600) -> subprocess.CompletedProcess[str]:
     """Call make in the repository."""
     command = make_command(folder, python, run_config)
     return subprocess.run(command, cwd=REPO, capture_output=True, text=True, timeout=timeout)
@@ -63,7 +63,7 @@ def test_the_demonstration_asks_for_its_rare_outcome(tmp_path: Path) -> None:
     show = f"""exec {sys.executable} -c 'import sys; print(sys.argv[-1])' "$@" """
     command = make_command(tmp_path, show, "")[:-1]
     environment = {key: value for key, value in os.environ.items() if key != "RUN_CONFIG"}
-    done = subprocess.run(command, cwd=REPO, env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=REPO, env=environment, capture_output=True, text=True, timeout=600)
     config = RunConfig.parse(read_overrides([done.stdout.strip()]))
     assert config.data().thin_share == 0.1
     assert RunConfig.parse({}).data().thin_share == 0, "and no other run has one"
@@ -121,7 +121,7 @@ def test_a_file_is_found_from_the_callers_folder_and_a_mistake_in_it_is_no_crash
     job = 'algorithm="d-psgd" d-psgd.topology="file" d-psgd.graph-file="graph.csv" problem="saddle" sites=3'
     job += ' runs-dir="r" engine="local" workers=1'  # ends before a client of the simulation would have started
     command = [sys.executable, str(REPO / "bin" / "run.py"), "--run-config", job]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
     mistake = f"d-psgd.graph-file = '{tmp_path}/graph.csv': the graph is not connected"
     assert done.stdout.count(mistake) == 1, done.stdout
     assert not [word for word in CRASHES if word in done.stdout + done.stderr]
@@ -138,13 +138,13 @@ def test_a_script_that_is_hung_up_or_killed_leaves_no_servers(
     command = [sys.executable, str(REPO / "bin" / "run.py"), "--run-config", f'problem="saddle" runs-dir="{tmp_path}"']
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as script:
         children = Path(f"/proc/{script.pid}/task/{script.pid}/children")
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 600
         while len(children.read_text().split()) < 2 + servers:  # `flwr`, who ends the servers, and they
             assert script.poll() is None, "it ended by itself"
             assert time.monotonic() < deadline
             time.sleep(0.001)
         os.kill(script.pid, number)
-        assert script.wait(timeout=60) == code
+        assert script.wait(timeout=600) == code
 
 
 def test_ctrl_c_in_the_first_moments_is_no_crash() -> None:

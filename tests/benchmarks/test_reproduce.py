@@ -163,7 +163,7 @@ def test_a_worker_that_loses_its_signals_does_not_keep_a_sweep_from_ending(
     assert not multiprocessing.active_children()
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 120.0) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 600.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline

@@ -42,7 +42,7 @@ from tests.server_app.sites import table
 HOSTILE = "$(touch /tmp/pwned); `id` <b>@here</b> https://evil.example/\r\nBcc: x@evil.example"
 
 
-def until(reached: Callable[[], bool], seconds: float = 60.0) -> None:
+def until(reached: Callable[[], bool], seconds: float = 600.0) -> None:
     deadline = time.monotonic() + seconds
     while not reached():
         assert time.monotonic() < deadline
@@ -532,7 +532,7 @@ def test_a_site_without_a_coordinator_tells_and_goes_on_when_its_notifier_is_kil
                 assert process.poll() is None
             finally:
                 process.terminate()
-                _, said = process.communicate(timeout=60)
+                _, said = process.communicate(timeout=600)
         assert "notify ended" in said
         time.sleep(1)
         assert len(web.posts) == 1

@@ -30,7 +30,7 @@ def relayed(path: Path) -> Iterator[str]:
     command = [sys.executable, "-m", "edelweiss.client_app.page.relay", f"127.0.0.1:{port}", str(path)]
     with subprocess.Popen(command, cwd=REPO) as process:
         try:
-            for _ in range(300):
+            for _ in range(6000):
                 with socket.socket() as probe:
                     if not probe.connect_ex(("127.0.0.1", port)):
                         break
@@ -38,7 +38,7 @@ def relayed(path: Path) -> Iterator[str]:
             yield f"http://127.0.0.1:{port}"
         finally:
             process.terminate()
-            process.wait(timeout=30)
+            process.wait(timeout=600)
 
 
 def test_who_reads_nothing_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +61,7 @@ def test_who_reads_nothing_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> Non
             await asyncio.sleep(0.5)
             with socket.create_connection(("127.0.0.1", port)) as deaf:
                 deaf.sendall(b"GET")
-                await asyncio.wait_for(hung_up.wait(), 60)
+                await asyncio.wait_for(hung_up.wait(), 600)
             serving.cancel()
 
     with tempfile.TemporaryDirectory(dir="/tmp") as place:
@@ -80,7 +80,7 @@ def test_the_silent_hold_nobody_up_and_no_more_are_let_in_than_it_can_serve(monk
     async def said(port: int) -> bytes:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"GET / HTTP/1.1\r\n\r\n")
-        answer = await asyncio.wait_for(reader.readline(), 60)
+        answer = await asyncio.wait_for(reader.readline(), 600)
         writer.close()
         return answer
 
@@ -94,7 +94,7 @@ def test_the_silent_hold_nobody_up_and_no_more_are_let_in_than_it_can_serve(monk
             silent += [await asyncio.open_connection("127.0.0.1", port) for _ in range(relay.MOST - 200)]
             assert b" 503 " in await said(port)
             for reader, writer in silent:
-                assert await asyncio.wait_for(reader.read(), 60) == b"", "it hangs up"
+                assert await asyncio.wait_for(reader.read(), 600) == b"", "it hangs up"
                 writer.close()
             assert b" 200 " in await said(port)
             serving.cancel()
@@ -107,14 +107,14 @@ def test_a_page_at_a_socket_is_reached_under_its_own_names_only(tmp_path: Path) 
     with ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(dir="/tmp")))  # a socket's path is short
         url = stack.enter_context(relayed(place / "page.sock"))
-        assert httpx.get(f"{url}/healthz").status_code == 503, "it is not there yet"
+        assert httpx.get(f"{url}/healthz", timeout=600).status_code == 503, "it is not there yet"
         options = {"superlink": "a:1", "insecure": True, "state-dir": str(tmp_path), "page": f"unix:{place}/page.sock"}
         stack.enter_context(page_beside(JoinConfig.read("", {**options})))
-        for _ in range(600):
-            if httpx.get(f"{url}/healthz", timeout=30).is_success:
+        for _ in range(6000):
+            if httpx.get(f"{url}/healthz", timeout=600).is_success:
                 break
             time.sleep(0.1)
-        with httpx.Client(base_url=url, timeout=30) as client:
+        with httpx.Client(base_url=url, timeout=600) as client:
             assert client.get("/login").status_code == 200
             assert client.get("/login").status_code == 200, "the same connection"
             for host in ("evil.example", "evil.example:8470", "page-a", "127.0.0.1.evil.example", ""):
@@ -124,7 +124,7 @@ def test_a_page_at_a_socket_is_reached_under_its_own_names_only(tmp_path: Path) 
         idle = [
             stack.enter_context(socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])))) for _ in range(30)
         ]
-        assert httpx.get(f"{url}/healthz", timeout=30).is_success, "those who say nothing hold nobody up"
+        assert httpx.get(f"{url}/healthz", timeout=600).is_success, "those who say nothing hold nobody up"
         for one in idle:
             one.close()
         assert (place / "page.sock").stat().st_mode & 0o077 == 0

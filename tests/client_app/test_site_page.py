@@ -167,7 +167,7 @@ def test_a_damaged_file_is_a_red_line_on_each_page_until_it_is_withdrawn(page: S
     for path in ("/runs/66", "/runs/29/record", "/audit?as=html"):
         assert anna.get(path).status_code == 409, path
     assert in_advance(anna, number="51").status_code == 409
-    assert httpx.get(f"{page.url}/metrics").status_code == 200
+    assert httpx.get(f"{page.url}/metrics", timeout=600).status_code == 200
     for client, code in ((carl, 403), (anna, 200), (anna, 409)):
         assert client.post("/advance/50/withdraw", data={"token": token(client)}).status_code == code
     record.unlink()
@@ -250,11 +250,11 @@ def test_the_record_of_a_run_is_signed_by_the_sites_key(page: SitePage, tmp_path
         file.write_bytes(page.login().get(f"/audit?as=html{query}").content)
         assert main(["audit", "--verify", str(file), "--by", str(page.public)]) == code, "a choice of words is unsigned"
     assert page.login().get("/runs/99/record").status_code == 404
-    assert httpx.get(f"{page.url}/runs/11/record").status_code == 303, "not without a password"
+    assert httpx.get(f"{page.url}/runs/11/record", timeout=600).status_code == 303, "not without a password"
 
 
 def test_machines_ask_without_a_password_and_learn_no_patient(page: SitePage) -> None:
-    text = httpx.get(f"{page.url}/metrics").text
+    text = httpx.get(f"{page.url}/metrics", timeout=600).text
     assert "edelweiss_connected 1.0" in text
     assert 'edelweiss_runs{state="waiting"}' in text
 
@@ -269,7 +269,7 @@ def test_a_broken_chain_is_said_until_somebody_acknowledges_it(tmp_path: Path) -
             assert "was altered" in client.get(path).text
         for path in ("/runs/11/record", "/audit?as=html"):
             assert client.get(path).status_code == 409, "nothing of it is signed"
-        assert "edelweiss_audit_whole 0.0" in httpx.get(f"{page.url}/metrics").text
+        assert "edelweiss_audit_whole 0.0" in httpx.get(f"{page.url}/metrics", timeout=600).text
         assert client.post("/audit/acknowledge", data={"token": token(client)}).status_code == 200
         assert "was altered" not in client.get("/").text
         assert "anna" in acts(page)[0]

@@ -26,7 +26,7 @@ def executed(path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("IPYTHONDIR", str(folder / "ipython"))
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(folder / "jupyter"))
     notebook = nbformat.read(path, as_version=4)
-    client.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(folder)}}).execute()
+    client.NotebookClient(notebook, timeout=900, resources={"metadata": {"path": str(folder)}}).execute()
     return notebook
 
 

@@ -77,7 +77,7 @@ def cells(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
         patch.setenv("IPYTHONDIR", str(folder / "ipython"))
         patch.setenv("JUPYTER_RUNTIME_DIR", str(folder / "jupyter"))
         resources = {"metadata": {"path": str(folder)}}
-        client.NotebookClient(notebook, timeout=300, allow_errors=True, resources=resources).execute()
+        client.NotebookClient(notebook, timeout=900, allow_errors=True, resources=resources).execute()
     return {name: cell.outputs for name, cell in zip(CELLS, notebook.cells, strict=True)}
 
 

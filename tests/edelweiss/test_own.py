@@ -63,7 +63,7 @@ def simulated(mine: Any, folder: Path, **more: Any) -> ew.Run:
 
 def in_a_fresh_process(folder: Path, code: str) -> subprocess.CompletedProcess[str]:
     (folder / "script.py").write_text(code, encoding="utf-8")
-    return subprocess.run([sys.executable, "script.py"], cwd=folder, capture_output=True, text=True, timeout=240)
+    return subprocess.run([sys.executable, "script.py"], cwd=folder, capture_output=True, text=True, timeout=600)
 
 
 def test_all_of_ones_own_is_a_run_like_any(run: ew.Run) -> None:

@@ -543,7 +543,7 @@ def test_a_sweep_that_is_killed_goes_on_and_ends_like_any_other(
     killed = file.parent / "killed"
     command = ["-m", "edelweiss", "sweep", str(file), "--to", str(killed), *arguments]
     with forks.begun(command, REPO) as process:
-        deadline = time.monotonic() + 240
+        deadline = time.monotonic() + 600
         while len(list(killed.glob("runs/*/*.json"))) < 8 and time.monotonic() < deadline:
             time.sleep(0.05)
         os.killpg(process.pid, signal.SIGKILL)

@@ -50,7 +50,7 @@ def _fresh(run_config: str) -> Command:
     process = subprocess.Popen(words, cwd=ROOT, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
     assert process.stdout is not None
     assert process.stderr is not None
-    return Command(process.pid, process.stdout, process.stderr, lambda: process.wait(timeout=60))
+    return Command(process.pid, process.stdout, process.stderr, lambda: process.wait(timeout=600))
 
 
 def _forked(run_config: str) -> Command:

@@ -131,7 +131,7 @@ def test_the_flower_simulation_on_two_nodes_of_ray_changes_images_and_feeds_roun
     outcome = processes.simulate(tmp_path, job, SITES)
     assert outcome.ok, outcome.log
     assert_same_bits(reference, tmp_path / "nodes")
-    asked = subprocess.run([sys.executable, "-c", NODES], capture_output=True, text=True, timeout=120, check=True)
+    asked = subprocess.run([sys.executable, "-c", NODES], capture_output=True, text=True, timeout=600, check=True)
     assert len(set(asked.stdout.split())) == 2, "a client was started on each node"
 
 

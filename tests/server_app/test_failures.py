@@ -244,7 +244,7 @@ def test_workers_end_with_their_coordinator(tmp_path: Path, number: signal.Signa
         said = coordinator.stderr.read()  # to the end: nobody holds the pipe any more
         assert coordinator.wait() == code
     assert number == signal.SIGKILL or said.strip() == words
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 600
     while (folder.exists() or any(map(runs, workers))) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not [worker for worker in workers if runs(worker)]
@@ -261,7 +261,7 @@ def runs(process: int) -> bool:
 def folder_of(worker: int) -> Path:
     """Wait until a worker has files of its run in its memory, and return their folder."""
     inherited = mapped(os.getpid())  # the worker is a fork of this process, which may have served other runs
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     while not (folders := mapped(worker) - inherited):
         assert time.monotonic() < deadline, "the worker got no message"
         time.sleep(0.05)
@@ -277,7 +277,7 @@ def mapped(process: int) -> set[Path]:
 
 def children(parent: int) -> list[int]:
     """Wait until a process has two children, and return them."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     while time.monotonic() < deadline:
         with contextlib.suppress(OSError):
             found = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()

@@ -224,7 +224,7 @@ def test_a_run_in_a_thread_is_a_run(job: Job) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(1) as pool:
-        assert same_bits(pool.submit(simulate, job(workers=2)).result(timeout=120), simulate(job()))
+        assert same_bits(pool.submit(simulate, job(workers=2)).result(timeout=600), simulate(job()))
 
 
 @pytest.mark.slow

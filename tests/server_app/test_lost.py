@@ -22,7 +22,7 @@ def killed(tmp_path: Path, name: str) -> Path:
     job, folder = saddle_job(tmp_path, rounds=300, run_name=name), tmp_path / "runs" / name
     (tmp_path / "job.toml").write_text(to_toml(job))
     with command(str(tmp_path / "job.toml")) as coordinator:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 600
         while not (folder / "metrics.jsonl").exists():
             assert time.monotonic() < deadline
             time.sleep(0.01)

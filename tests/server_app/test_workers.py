@@ -39,7 +39,7 @@ def python(source: str, *arguments: str, stdin: str = "") -> subprocess.Complete
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
 
 

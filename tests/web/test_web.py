@@ -66,7 +66,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
 
 
 def login(served: Served, name: str = "anna", password: str = PASSWORD) -> tuple[httpx.Client, httpx.Response]:
-    client = httpx.Client(base_url=served.url, verify=False, timeout=60)  # there is no TLS here
+    client = httpx.Client(base_url=served.url, verify=False, timeout=600)  # there is no TLS here
     before = re.search(r'name="before" value="([^"]+)"', client.get("/login").text)
     assert before
     return client, client.post("/login", data={"name": name, "password": password, "before": before[1]})
@@ -78,12 +78,12 @@ def token(client: httpx.Client) -> str:
 
 
 def test_nothing_is_shown_or_done_without_a_password(served: Served) -> None:
-    assert httpx.get(f"{served.url}/").headers["location"] == "/login?next=/"
-    assert httpx.post(f"{served.url}/do", data={"what": "x"}).status_code == 303
+    assert httpx.get(f"{served.url}/", timeout=600).headers["location"] == "/login?next=/"
+    assert httpx.post(f"{served.url}/do", data={"what": "x"}, timeout=600).status_code == 303
     client, answer = login(served, password="wrong horse battery")
     assert answer.status_code == 401
     assert client.get("/").status_code == 303
-    assert httpx.get(f"{served.url}/healthz").text == "ok"
+    assert httpx.get(f"{served.url}/healthz", timeout=600).text == "ok"
     assert served.done == []
 
 
@@ -165,13 +165,13 @@ def test_those_who_say_nothing_or_little_hold_nobody_up(served: Served, monkeypa
     beginnings += [b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nname="]
     slow = []
     try:
-        second = socket.create_connection(("127.0.0.1", port), timeout=30)
+        second = socket.create_connection(("127.0.0.1", port), timeout=600)
         slow.append(second)
         second.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert second.recv(12) == b"HTTP/1.1 200"
         second.sendall(b"GET / HT")
         for beginning in beginnings * 100:  # as many as the page has connections
-            slow.append(socket.create_connection(("127.0.0.1", port), timeout=30))
+            slow.append(socket.create_connection(("127.0.0.1", port), timeout=600))
             slow[-1].sendall(beginning)
         for one, beginning in zip(slow, [b"", *beginnings * 100], strict=True):
             answer = one.recv(12)
@@ -220,8 +220,8 @@ def test_accounts_that_cannot_be_read_open_nothing(served: Served) -> None:
 
 def test_a_login_elsewhere_started_is_none(served: Served) -> None:
     given = {"name": "anna", "password": PASSWORD}
-    assert httpx.post(f"{served.url}/login", data=given).status_code == 403
-    assert httpx.post(f"{served.url}/login", data={**given, "before": ""}).status_code == 403
+    assert httpx.post(f"{served.url}/login", data=given, timeout=600).status_code == 403
+    assert httpx.post(f"{served.url}/login", data={**given, "before": ""}, timeout=600).status_code == 403
 
 
 def test_wrong_passwords_slow_down_for_their_name_only(served: Served) -> None:
@@ -237,7 +237,7 @@ def test_a_session_ends_with_the_logout_and_with_a_new_password(served: Served) 
     client, _ = login(served)
     cookie = dict(client.cookies)
     client.post("/logout", data={"token": token(client)})
-    assert httpx.get(f"{served.url}/", cookies=cookie).status_code == 303
+    assert httpx.get(f"{served.url}/", cookies=cookie, timeout=600).status_code == 303
     client, _ = login(served)
     served.accounts.set("anna", "look", PASSWORD)
     assert client.get("/").status_code == 303
@@ -274,7 +274,7 @@ def test_names_and_messages_are_text_and_never_markup(served: Served) -> None:
 
 @pytest.mark.parametrize("wanted", ["//evil.example", "/\\evil.example", "https://evil.example", "x", "/\n/x"])
 def test_a_login_leads_nowhere_else(served: Served, wanted: str) -> None:
-    client = httpx.Client(base_url=served.url, verify=False, timeout=60)  # there is no TLS here
+    client = httpx.Client(base_url=served.url, verify=False, timeout=600)  # there is no TLS here
     before = re.search(r'name="before" value="([^"]+)"', client.get("/login").text)
     assert before
     given = {"name": "anna", "password": PASSWORD, "before": before[1], "next": wanted}
@@ -310,7 +310,7 @@ def test_a_form_in_chunks_is_refused_before_they_are_read(served: Served, monkey
         return event
 
     monkeypatch.setattr(h11.Connection, "next_event", noted)
-    with socket.create_connection(("127.0.0.1", served.socket.getsockname()[1]), timeout=30) as stranger:
+    with socket.create_connection(("127.0.0.1", served.socket.getsockname()[1]), timeout=600) as stranger:
         head = b"POST /login HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
         stranger.sendall(head + b"1\r\nx\r\n" * 1000)
         answer = b""
