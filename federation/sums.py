@@ -28,7 +28,7 @@ from edelweiss.common import record_in
 from edelweiss.federation.errors import BadReplyError, RunError
 from edelweiss.federation.seals import joined
 from edelweiss.federation.wire import header, record
-from edelweiss.problems.histogram import Histogram, bins_of
+from edelweiss.problems.histogram import Histogram
 from edelweiss.problems.metrics import BINNED, metric
 
 if TYPE_CHECKING:
@@ -213,11 +213,6 @@ def as_histogram(counts: NDArray[np.int64]) -> Histogram:
     steps = occupied - SPAN
     middles = ((np.abs(steps) + FIRST - 1) << SHIFT) + (1 << (SHIFT - 1))
     return Histogram(np.where(steps == 0, 0, np.sign(steps) * middles).astype(np.int64), counts[occupied])
-
-
-def binned(scores: NDArray[np.float64]) -> bytes:
-    """Return the packed histogram of scores, for `counted`."""
-    return Histogram(*np.unique(bins_of(scores), return_counts=True)).packed()
 
 
 def evaluation(example: Metrics) -> tuple[Part, ...]:

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from edelweiss.federation import BadReplyError
 from edelweiss.federation.masks import Chains, KeyShare, MaskError, exchange_of
 from edelweiss.federation.seals import key_hash
-from edelweiss.federation.sums import BINS, Layout, Part, SumError, as_histogram, binned, counted
+from edelweiss.federation.sums import BINS, Layout, Part, SumError, as_histogram, counted
 from edelweiss.federation.ticket import Ticket
-from edelweiss.problems.histogram import scores_of
+from edelweiss.problems.histogram import Histogram, bins_of, scores_of
 
 NAMES = ("a", "b", "c")
 HASH = b"\x01" * 32
@@ -135,7 +135,8 @@ def test_a_sum_with_anything_else_than_an_answer_is_not_read() -> None:
 
 @given(st.lists(st.floats(-1e4, 1e4, width=32), max_size=50))
 def test_a_score_and_its_bin_are_within_a_32nd(scores: list[float]) -> None:
-    counts = counted(binned(np.array(scores, np.float64)))
+    own = Histogram(*np.unique(bins_of(np.array(scores, np.float64)), return_counts=True))
+    counts = counted(own.packed())
     assert counts.shape == (BINS,)
     assert counts.sum() == len(scores)
     middles = np.repeat(scores_of(as_histogram(counts).bins), as_histogram(counts).counts)
