@@ -13,7 +13,7 @@ of 10 local steps, batches of 16. The data are tables of 24,000 rows in four reg
 the four hospitals of UCI heart disease. 5, 10 and 30 % are positive, and as few as leave at least 100 in training: 1 %
 of the tables, 0.5 % of MNIST, 30 % of the heart patients. Sites hold nothing out, for a common test set decides. Each
 step size has the same three seeds. The grid is 0.1, 0.3 and 1, and goes on to 0.03 or 3 where the mean is best at its
-end. A run takes 2 to 3 seconds of one core, all of them an hour and a half.
+end. A run takes 2 to 3 seconds of one core, all of them 70 minutes.
 
 What counts was fixed before the runs. The best step has the highest mean of three AUROC on the common test set; a step
 with a run that diverged is none. The default is level if its mean is within 0.01 of that, which is open if two standard

@@ -37,9 +37,7 @@ OPTIONS = [
 ]
 TAB, ENTER, SPACE = "\ue004", "\ue007", " "
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
-
-
-PATIENCE = 600.0  # seconds
+PATIENCE = 600.0  # seconds, of a busy machine
 
 STOPS = """
 const usable = "a[href], button, input:not([type=hidden]), select, textarea, summary, [tabindex='0']";

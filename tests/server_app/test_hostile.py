@@ -35,7 +35,7 @@ ROBUST: dict[str, dict[str, Value]] = {
 
 
 def auroc(attack: str, **keys: Value) -> float:
-    """Do so after as few rounds as tell."""
+    """Return `robust.auroc` after as few rounds as tell the two apart."""
     with patch.dict(JOB, rounds=8):
         return robust.auroc(attack, **keys)
 
