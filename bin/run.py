@@ -50,9 +50,7 @@ KEPT = ["sh", "-c", 'echo $$ >&0; exec "$@" </dev/null', "kept"]
 
 
 def main() -> int:
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda number, _: sys.exit(128 + number))  # so that every `finally` runs
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    heed_signals()
     args = parse_arguments()
 
     defaults = flatten(app_table()["config"])
@@ -83,6 +81,28 @@ def main() -> int:
             stop=lambda _: stops[0](),
         )
     return 0 if outcome.ok else complain(outcome.why)
+
+
+def heed_signals() -> None:
+    """Let what asks this process to end raise an exception, so that every `finally` runs."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def again(dropped: sys.UnraisableHookArgs) -> None:
+        """Raise it a moment later: Python only reports what is raised amid a finalizer, and goes on."""
+        end = dropped.exc_value
+        if not isinstance(end, (SystemExit, KeyboardInterrupt)):
+            sys.__unraisablehook__(dropped)
+            return
+
+        def handler(*_: object) -> None:
+            raise end
+
+        signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+
+    sys.unraisablehook = again
 
 
 def is_path(key: str) -> bool:

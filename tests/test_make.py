@@ -147,6 +147,26 @@ def test_a_script_that_is_hung_up_or_killed_leaves_no_servers(
         assert script.wait(timeout=600) == code
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGHUP, 129), (signal.SIGINT, 130)])
+def test_a_signal_amid_a_finalizer_ends_the_script_too(number: signal.Signals, code: int) -> None:
+    """Python drops an exception that a finalizer raises, and a signal's handler raises it wherever Python is."""
+    script = f"""
+import os, sys, time
+from bin.run import heed_signals
+class Last:
+    def __del__(self):
+        os.kill(os.getpid(), {number.value})
+        time.sleep(0)
+heed_signals()
+try:
+    Last()
+    time.sleep(60)
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+    assert subprocess.run([sys.executable, "-c", script], cwd=REPO, timeout=600).returncode == code
+
+
 def test_ctrl_c_in_the_first_moments_is_no_crash() -> None:
     command = [sys.executable, "-X", "importtime", str(REPO / "bin" / "run.py"), "--run-config", "rounds=1"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as script:
