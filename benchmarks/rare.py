@@ -1,4 +1,4 @@
-"""Data with rare positives at several sites, drawn by a seed: tables of four regimes, and a small part of MNIST.
+"""Data with rare positives at several sites, drawn by a seed: tables of four regimes, and small parts of image sets.
 
 Every seed draws other patients, so that intervals over seeds are about new patients too. A file is in the format of
 ``dataset = "arrays"`` and holds who is at which site, unless the run's ``partition`` deals them.
@@ -98,25 +98,28 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Digits:
-    """Images of MNIST, 5 to 9 against 0 to 4.
+class Images:
+    """Images of a data set of ten classes, 5 to 9 against 0 to 4.
 
     Attributes
     ----------
+    dataset : str
+        Its name: "mnist", "fashion-mnist" or "cifar10".
     share : float
         Share of positives.
     rows : int
         Images of all sites.
     sites : int
         How many sites there are.
-    by_digit : bool
-        Whether each site has one or two negative and positive digits of its own, or all have all.
+    by_class : bool
+        Whether each site has one or two negative and positive classes of its own, or all have all.
     """
 
+    dataset: str
     share: float
     rows: int
     sites: int = 4
-    by_digit: bool = False
+    by_class: bool = False
 
     @property
     def positives(self) -> int:
@@ -124,28 +127,28 @@ class Digits:
         return round(self.share * self.rows)
 
     def draw(self, seed: int, data_root: str = "") -> dict[str, torch.Tensor]:
-        """Return inputs (n, 1, 28, 28) uint8, classes (n,) and owner (n,)."""
+        """Return inputs (n, channels, side, side) uint8, classes (n,) and owner (n,)."""
         from edelweiss.datasets.files import SearchPath
-        from edelweiss.datasets.sources.mnist import read
+        from edelweiss.datasets.sources import SOURCES
 
-        source = read("mnist", "MNIST", SearchPath.of(data_root, download=True))
-        digits = np.asarray(source.classes)
+        source = SOURCES[self.dataset].read(SearchPath.of(data_root, download=True))
+        classes = np.asarray(source.classes)
         rng = np.random.default_rng([round(1e4 * self.share), seed])
         rows = np.concatenate(
             [
                 rng.choice(np.flatnonzero(side), count, replace=False)
-                for side, count in ((digits < 5, self.rows - self.positives), (digits >= 5, self.positives))
+                for side, count in ((classes < 5, self.rows - self.positives), (classes >= 5, self.positives))
             ]
         )
-        owner = digits[rows] % 5 % self.sites if self.by_digit else rng.permutation(self.rows) % self.sites
+        owner = classes[rows] % 5 % self.sites if self.by_class else rng.permutation(self.rows) % self.sites
         return {
             "inputs": source.inputs[torch.from_numpy(rows)],
-            "classes": torch.from_numpy((digits[rows] >= 5).astype(np.int64)),
+            "classes": torch.from_numpy((classes[rows] >= 5).astype(np.int64)),
             "owner": torch.from_numpy(owner.astype(np.int64)),
         }
 
 
-def file_of(data: Table | Digits, seed: int, folder: Path, data_root: str = "") -> Path:
+def file_of(data: Table | Images, seed: int, folder: Path, data_root: str = "") -> Path:
     """Return the file of a draw, which is written where it is not there."""
     from safetensors.torch import save_file
 

@@ -12,7 +12,7 @@ Each run is a process's work on one core, and its numbers do not depend on ``--j
 configuration: a run that is there is read, one that was cut off is run again, so that the command can be stopped and
 repeated at any time. A run that diverged is a result too.
 
-``when-auc-pays`` is a study of another kind: eleven arms in 28 cells, with as many step sizes and seeds as ``--draws``
+``when-auc-pays`` is a study of another kind: eleven arms in 30 cells, with as many step sizes and seeds as ``--draws``
 and ``--seeds`` say. It prints its protocol first.
 """
 
@@ -50,7 +50,7 @@ def command_line() -> argparse.ArgumentParser:
     parser.add_argument(
         "--data-root",
         default=os.environ.get("EDELWEISS_DATA", ""),
-        help="folder with mnist/, cifar10/, heart_disease/; default: the environment variable EDELWEISS_DATA",
+        help="folder with mnist/, cifar10/, heart_disease/, ...; default: the environment variable EDELWEISS_DATA",
     )
     parser.add_argument("--runs-dir", type=Path, default=REPO / "runs" / "reproduce", help="where the runs are kept")
     parser.add_argument("--results-dir", type=Path, default=REPO / "docs" / "results", help="where results are written")

@@ -1,4 +1,4 @@
-"""When does training for AUROC pay? Eleven arms in 28 cells, by a protocol that is fixed beforehand.
+"""When does training for AUROC pay? Eleven arms in 30 cells, by a protocol that is fixed beforehand.
 
 A cell is a data set with rare positives, a network and a budget of local steps. Every arm gets the same number of
 random draws of its step size, at the same places of a range of its own; the one with the best AUROC on held-out samples
@@ -14,7 +14,7 @@ from zlib import crc32
 
 import numpy as np
 
-from benchmarks.rare import Digits, Table
+from benchmarks.rare import Images, Table
 from edelweiss.lab.compare.runs import Settings
 from edelweiss.lab.sweep.study import Method, Study
 
@@ -79,13 +79,15 @@ class Cell:
     """Data, a network and a budget; without ``data``, those that ``settings`` names."""
 
     name: str
-    data: Table | Digits | None
+    data: Table | Images | None
     settings: Settings = field(default_factory=dict)
 
     @property
     def needs(self) -> str:
         """The folder under the data root that it reads; empty: none."""
-        return "heart_disease" if self.data is None else "mnist" if isinstance(self.data, Digits) else ""
+        if self.data is None:
+            return "heart_disease"
+        return self.data.dataset if isinstance(self.data, Images) else ""
 
     def base(self) -> Settings:
         """Return the run-config that all of its runs share; where the data lie is said when a run starts."""
@@ -145,11 +147,12 @@ MODELS = (LINEAR, MLP)
 LONG: Settings = {"local-steps": 100, "rounds": 2}
 SKEW: Settings = {"partition": "dirichlet", "concentration": 0.3}
 FEW: Settings = {"batch-size": 32, "positives-per-batch": 4}
+LENET: Settings = {**FEW, "model": "lenet5"}
 TITLES = {"clean": "clean", "hard": "hard negatives", "miscoded": "coding errors", "heavy": "heavy tails"}
 BY_SITE = (0.01, 0.04, 0.14, 0.5)
 
 
-def _cell(title: str, share: str, data: Table | Digits | None, settings: Settings, more: str = "") -> Cell:
+def _cell(title: str, share: str, data: Table | Images | None, settings: Settings, more: str = "") -> Cell:
     return Cell(", ".join(part for part in (title, share, str(settings["model"]), more) if part), data, settings)
 
 
@@ -163,7 +166,7 @@ def _of_regime(
 
 CELLS = (
     *(_of_regime(regime, share, LINEAR) for regime in TITLES for share in ROWS),
-    _cell("MNIST", "5 %", Digits(0.05, 8_000), {**FEW, "model": "lenet5"}),
+    _cell("MNIST", "5 %", Images("mnist", 0.05, 8_000), LENET),
     _cell("heart disease", "", None, {**LINEAR, **FEW, "dataset": "heart-disease", "partition": "sites"}),
     *(_of_regime(regime, share, MLP) for regime, share in zip(TITLES, (0.01, 0.01, 0.05, 0.05), strict=True)),
     *(_of_regime("clean", 0.05, {**model, **SKEW}, title="label skew") for model in MODELS),
@@ -171,6 +174,8 @@ CELLS = (
     _of_regime("clean", 0.05, LINEAR, title="feature shift", shift=0.7),
     _of_regime("hard", 0.05, {**LINEAR, **LONG}, "q = 100"),
     _of_regime("clean", 0.05, {**MLP, **LONG, **SKEW}, "q = 100", title="label skew"),
+    _cell("Fashion-MNIST", "5 %", Images("fashion-mnist", 0.05, 8_000), LENET),
+    _cell("CIFAR-10", "5 %", Images("cifar10", 0.05, 8_000), LENET),
 )
 
 
