@@ -163,7 +163,7 @@ IDLE = {
 def test_loading_an_app_imports_nothing_heavy(modules: str) -> None:
     code = f"import sys, {modules}; print(*{{name.partition('.')[0] for name in sys.modules}})"
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=600
     )
     assert sorted(HEAVY & set(done.stdout.split())) == []
 
@@ -173,7 +173,7 @@ def test_an_operator_decides_and_reads_the_log_without_waiting_for_torch(tmp_pat
     code = "import sys; from edelweiss.client_app.cli import main\n"
     code += f"for words in {words}: main(words)\nprint(*{{name.partition('.')[0] for name in sys.modules}})"
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=600
     )
     assert done.stderr.count("no run that waits for you") == 2  # they did what they do
     assert sorted(HEAVY & set(done.stdout.splitlines()[-1].split())) == []

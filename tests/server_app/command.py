@@ -71,12 +71,12 @@ def _forked(run_config: str) -> Command:
 
     process = processes.Process(target=work)
     process.start()
-    ready.wait(10)  # before that there is no session to send a signal to
+    ready.wait(600)  # before that there is no session to send a signal to
     os.close(out_end)
     os.close(err_end)
 
     def wait() -> int | None:
-        process.join(60)
+        process.join(600)
         return process.exitcode
 
     assert process.pid is not None

@@ -91,10 +91,10 @@ def test_in_a_simulation_the_thread_of_the_app_is_interrupted_and_waited_for() -
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    assert began.wait(10)
+    assert began.wait(600)
     tell_to_stop()
     assert ends[0] == "written"  # before the process ends
-    thread.join(10)
+    thread.join(600)
     assert ends == ["written", "stopped: before its end"]
 
 

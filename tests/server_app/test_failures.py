@@ -212,7 +212,7 @@ def test_a_site_that_never_answers_again_does_not_take_the_others_along(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # It hangs in one worker after the other; each is replaced, or soon nobody would be left to work.
-    job = sabotage(tmp_path, "hang", workers=2, again=1, min_replies=2, round_timeout=1.0)
+    job = sabotage(tmp_path, "hang", workers=2, again=1, min_replies=2, round_timeout=4.0)
     assert len(simulate(job, quiet=False).metrics) == 4
     assert len(warnings(capsys.readouterr().out, "'site-2'", "round-timeout")) == 3
 
@@ -220,8 +220,8 @@ def test_a_site_that_never_answers_again_does_not_take_the_others_along(
 @pytest.mark.slow
 def test_what_nobody_waits_for_is_not_done_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # One site uses up the time in this process; the messages to those behind it are void in the next round.
-    monkeypatch.setattr(sites, "NAP", 1.6)
-    result = simulate(sabotage(tmp_path, "hang", victim=0, min_replies=1, round_timeout=1.2))
+    monkeypatch.setattr(sites, "NAP", 6.0)
+    result = simulate(sabotage(tmp_path, "hang", victim=0, min_replies=1, round_timeout=5.0))
     gradients = [record["gradients"] for record in result.metrics]
     assert gradients == [8, 2, 8, 8]
 
