@@ -76,7 +76,7 @@ def noised_scores(site: OpenSite, request: Request, model: Arrays) -> dict[str, 
     require_private(here.problem)
     lasting = here.index, here.sites, here.data_summary
     scoring = with_statistics(model, here.problem)
-    asked = question(site.run, lasting, privacy.identity, request.context, scoring, {})
+    asked = question(site.run, lasting, privacy.here, request.context, scoring, {})
     found = privacy.noised_scores(asked, partial(_scored, site, request, model))
     _forget(site, request)
     return dict(zip(names.values(), found, strict=True))

@@ -69,7 +69,7 @@ def train(request: TrainRequest, site: OpenSite) -> Steps[OutgoingReply]:
     def oracle() -> SiteOracle | PrivateOracle:
         samples, lasting = here.samples[0], (here.index, here.sites, here.data_summary)
         if (privacy := site.privacy) is not None and samples is not None:
-            asked = question(site.run, lasting, privacy.identity, context, with_statistics(sent, problem), memory)
+            asked = question(site.run, lasting, privacy.here, context, with_statistics(sent, problem), memory)
             limits = Limits.of(site, clock)
             return privacy.oracle(
                 own, samples, here.sites, context, asked, fresh=here.fresh, common=problem, limits=limits

@@ -82,6 +82,10 @@ def _admit(site: OpenSite, incoming: Incoming, request: Request | None, serial: 
     if serial and serial != (record.serial if record else 0) and serial <= records.latest_serial(site.study):
         raise RefusedError("its ticket was used for another run, or is older than one that was: sign a new one")
     _require_same(record, earlier, new)
+    if record is None and earlier:
+        new = replace(new, resumes=[one.run for one in records.runs() if one.key == new.key])
+    if data is not None and site.privacy is not None:
+        site.privacy.resume((record or new).resumes)
     phases = site.run.strategy.phases
     if record and record.open:
         if data is not None:
@@ -93,7 +97,7 @@ def _admit(site: OpenSite, incoming: Incoming, request: Request | None, serial: 
         if advanced.key != record.key:
             records.take_over(advanced)
         return
-    if data is not None and site.privacy is not None and (earlier is None or not earlier.open):
+    if data is not None and site.privacy is not None:
         site.privacy.require_affordable(site.run.sites)
     if fresh := record is None:
         _require_log(site)
@@ -102,6 +106,8 @@ def _admit(site: OpenSite, incoming: Incoming, request: Request | None, serial: 
             log.warning("no state-dir: the held-out split and the record of reported sums will be lost; set one")
         record = replace(_new_record(site, earlier, new), shown=preview(site, data))
     who = "its operator" if policy.asks else "its rules"
+    if earlier and earlier.decision == record.decision and policy.asks:
+        who += f", as run {earlier.run}, which it resumes"
     if record.decision == "waiting":
         terms = _terms(site, incoming, signed=bool(serial))
         record = replace(record, terms=asdict(terms))

@@ -52,6 +52,7 @@ class RunRecord:
     question: str = ""  # a hash of the request at this position
     key: str = ""  # the coordinator's key of the run; a resumed run keeps it under another run id
     lasting: str = ""  # a hash of the run-config keys that a resumed run must keep
+    resumes: list[str] = field(default_factory=list)  # the runs before it that have its key
     rounds: int = 0  # rounds requested, including those before a stop and those repeated after it
     serial: int = 0  # of its ticket; 0 without
     study: str = ""  # the operator's name of the study, where it has data of its own
@@ -70,6 +71,8 @@ class RunRecord:
             and isinstance(self.shown, dict)
             and isinstance(self.terms, dict)
             and isinstance(self.place, list)
+            and isinstance(self.resumes, list)
+            and all(isinstance(run, str) for run in self.resumes)
             and all(isinstance(count, int) for count in (self.rounds, self.serial, self.advance))
         )
 

@@ -109,6 +109,10 @@ class _Read:
         self.spent.add(line, cost)
         self.questions.add(line["question"])
 
+    def paid(self, part: Part, runs: Sequence[str]) -> Curve:
+        """Return what some runs have cost a part."""
+        return sum((self.runs[part, run][1] for run in runs if (part, run) in self.runs), np.zeros(len(ORDERS)))
+
 
 class Ledger:
     """The ledger of one site.
@@ -136,7 +140,16 @@ class Ledger:
         self._known: _Read | None = None
         self._depth, self._thread = 0, threading.RLock()
 
-    def charge(self, question: Sequence[bytes], cost: Curve, part: Part = "training", *, run: str = "") -> None:
+    def charge(
+        self,
+        question: Sequence[bytes],
+        cost: Curve,
+        part: Part = "training",
+        *,
+        run: str = "",
+        resumed: Sequence[str] = (),
+        most: Curve | None = None,
+    ) -> None:
         """Pay for an answer, on disk, before it is computed; nothing for one that was paid for.
 
         Parameters
@@ -148,12 +161,16 @@ class Ledger:
         part
             The patients that it is about.
         run
-            For whom: for the operator's eyes.
+            For whom.
+        resumed
+            The runs that this one goes on from.
+        most
+            What all of them may cost together; None: as much as the budget has.
 
         Raises
         ------
         RefusedError
-            If it does not fit into the budget, or cannot be written.
+            If it does not fit into the budget or costs more than ``most``, or cannot be written.
         LedgerError
             If the ledger cannot be trusted.
         """
@@ -165,6 +182,11 @@ class Ledger:
             known = self._read()
             if digest in known.questions:
                 return
+            if most is not None and self._exceeds(known.paid(part, (*resumed, run)) + cost, most):
+                raise RefusedError(
+                    "the run was resumed, and what it was to cost this site's patients in all is spent on answers to "
+                    "other models: start a new run"
+                )
             if not self._fits(known.spent.on(part, self._data) + cost):
                 raise RefusedError(f"this site's privacy budget is spent: {self.in_words()}")
             if not known.lines:
@@ -182,6 +204,11 @@ class Ledger:
         """Whether more fits into the budget."""
         with self._locked():
             return self._fits(self._read().spent.on(part, self._data) + cost)
+
+    def paid(self, part: Part, runs: Sequence[str]) -> Curve:
+        """Return what some runs have cost a part."""
+        with self._locked():
+            return self._read().paid(part, runs)
 
     def in_words(self) -> str:
         """Return budget and expense."""
@@ -209,6 +236,9 @@ class Ledger:
             if lacks := self._lacking(found, sealed, last):
                 raise LedgerError(lacks)
             self._write_seal(found)
+
+    def _exceeds(self, curve: Curve, most: Curve) -> bool:
+        return epsilon(curve, self.budget.delta) > 1.001 * epsilon(most, self.budget.delta)  # sums in another order
 
     def _fits(self, curve: Curve) -> bool:
         return epsilon(curve, self.budget.delta) <= self.budget.epsilon

@@ -11,6 +11,10 @@ from __future__ import annotations
 import hashlib
 import hmac
 import math
+import os
+import platform
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,6 +37,9 @@ if TYPE_CHECKING:
 UNASKED = FREE - {"threads", "device"}
 """Keys that no answer depends on, not even its rounding."""
 
+KERNELS = ("ATEN_", "CUBLAS_", "CUDNN_", "DNNL_", "MKL_", "NVIDIA_TF32", "ONEDNN_")
+"""How the names of environment variables begin that choose how numbers are multiplied."""
+
 _WORDS = 624  # of the Mersenne Twister's state
 _STATE = slice(24, 24 + 8 * _WORDS)  # of a CPU generator's: seed, two ints and a place come first
 
@@ -52,11 +59,31 @@ def question(
     """Return all that an answer depends on: release and plug-ins, run, data, place in the run, message and memory.
 
     ``lasting`` is what a message says that stays the same for a run, and ``data`` a hash of the site's data, or which
-    they are.
+    they are and where they are used.
     """
     keys = [(key, value) for key, value in sorted(run.written().items()) if key not in UNASKED]
     said = fingerprint(packages_of(run.flat())), repr(keys), repr(lasting), data, f"{context.round} {context.phase}"
     return [*(text.encode() for text in said), digest_of(sent), digest_of(memory)]
+
+
+def rounding(device: str) -> str:
+    """Return what decides how this machine rounds: PyTorch's build, threads, the processor, GPUs, settings of theirs.
+
+    A model can let rounding decide a gate. Where it may differ the same question is another one, whose answer has noise
+    of its own and is paid for: two answers with the same noise could be subtracted.
+    """
+    return f"{_machine(device)} {torch.get_num_threads()} threads"
+
+
+@cache
+def _machine(device: str) -> str:
+    file, settings = Path("/proc/cpuinfo"), sorted(item for item in os.environ.items() if item[0].startswith(KERNELS))
+    lines = file.read_text(encoding="utf-8", errors="replace").splitlines() if file.exists() else []
+    kind = sorted({line for line in lines if line.startswith(("model name", "flags", "Features", "CPU "))})
+    gpus = [torch.cuda.get_device_name(gpu) for gpu in range(torch.cuda.device_count())] if device != "cpu" else []
+    processor = (platform.machine(), platform.processor(), kind)
+    said = repr((torch.__version__, torch.__config__.show(), processor, gpus, settings))
+    return hashlib.sha256(said.encode()).hexdigest()
 
 
 def with_statistics(sent: Arrays, problem: Problem) -> Arrays:

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 
 from edelweiss.client_app.errors import RefusedError
-from edelweiss.client_app.privacy.ledger import PARTS
+from edelweiss.client_app.privacy.ledger import PARTS, Part
 from edelweiss.client_app.privacy.oracle import Mechanism, Patients, PrivateOracle
-from edelweiss.client_app.privacy.randomness import KeyedStream, derived, digest_of
+from edelweiss.client_app.privacy.randomness import KeyedStream, derived, digest_of, rounding
 from edelweiss.common import ConfigError, latest
 from edelweiss.config.privacy import (
     COUNT_NOISE,
@@ -78,7 +78,7 @@ class SitePrivacy:
         name: str = "",
     ) -> None:
         self.run, self.data, self.identity, self.ledger, self._name = run, data, identity, ledger, name
-        self._secret = secret
+        self._secret, self._resumed = secret, tuple[str, ...]()
         self.patients, self.held_out = self._patients(data.train), self._patients(data.held_out)
 
     @classmethod
@@ -99,6 +99,21 @@ class SitePrivacy:
             )
         return Patients(len(samples), own)
 
+    @property
+    def here(self) -> str:
+        """Which data these are, and at a hospital on which machine: see `randomness.rounding`."""
+        return f"{self.identity} {rounding(self.run.device)}" if self.ledger else self.identity
+
+    def resume(self, runs: Sequence[str]) -> None:
+        """Let this run and those that it goes on from cost no more together than it was to cost alone."""
+        self._resumed = tuple(runs)
+
+    def _pay(self, question: Sequence[bytes], cost: Curve, part: Part = "training") -> None:
+        """Pay for an answer, where there is a ledger."""
+        if self.ledger:
+            most = self._costs(self.run, self.run.sites)[PARTS.index(part)] if self._resumed else None
+            self.ledger.charge(question, cost, part, run=self._name, resumed=self._resumed, most=most)
+
     @cached_property
     def price(self) -> latest[Price]:
         """The price of the run with this number of sites."""
@@ -114,8 +129,7 @@ class SitePrivacy:
         """
         noise, edges = evaluation_noise(self.run), FIXED if self.run.secure_aggregation else None
         asked = [*question, repr(("evaluation", noise)).encode()]
-        if self.ledger:
-            self.ledger.charge(asked, evaluation_cost(self.run), "held-out", run=self._name)
+        self._pay(asked, evaluation_cost(self.run), "held-out")
         stream = KeyedStream(derived(self._secret, "answer", asked))
         rows = self.held_out.rows(torch.arange(len(self.held_out)))
         scores, labels = scored()
@@ -137,7 +151,7 @@ class SitePrivacy:
         return max(epsilon(cost, self.ledger.budget.delta) for cost in self._costs(self.run, sites))
 
     def require_affordable(self, sites: int) -> None:
-        """Check that the whole run fits into what is left of the budget.
+        """Check that the whole run, or what is left of one that is resumed, fits into what is left of the budget.
 
         Raises
         ------
@@ -183,7 +197,11 @@ class SitePrivacy:
     def _fits(self, run: RunConfig, sites: int) -> bool:
         """Return whether a run fits that differs in dp.epsilon or evidence at most, so has the same plan."""
         assert self.ledger is not None, "a simulated site has none"
-        return all(self.ledger.fits(cost, part) for part, cost in zip(PARTS, self._costs(run, sites), strict=True))
+        due = {
+            part: cost - self.ledger.paid(part, self._resumed)
+            for part, cost in zip(PARTS, self._costs(run, sites), strict=True)
+        }
+        return all(self.ledger.fits(np.maximum(cost, 0), part) for part, cost in due.items())
 
     def _costs(self, run: RunConfig, sites: int) -> tuple[Curve, Curve]:
         """Return what a run costs those trained on, and those held out."""
@@ -212,8 +230,7 @@ class SitePrivacy:
         classes = range(self.data.classes)
         counted = digest_of({"labels": labels, "whose": rows.owners, "rows": rows.positions})
         asked = [self.identity.encode(), counted]
-        if self.ledger:
-            self.ledger.charge([b"counts", *asked], counts_cost(), run=self._name)
+        self._pay([b"counts", *asked], counts_cost())
         stream = KeyedStream(derived(self._secret, "counts", asked))
         found = []
         for column in columns:
@@ -261,8 +278,7 @@ class SitePrivacy:
         mechanism, queries = Mechanism(cost.noise, *clips(run, problem)), cost.plan[context.round, context.phase]
         # Another noise must not be a multiple of this one: two answers would be one without.
         asked = [*question, repr((mechanism, sorted(queries.items()))).encode()]
-        if self.ledger:
-            self.ledger.charge(asked, spent(queries, mechanism.noise), run=self._name)
+        self._pay(asked, spent(queries, mechanism.noise))
         return PrivateOracle(
             cast("NetworkProblem", problem),
             samples,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import shutil
 import signal
@@ -400,6 +401,35 @@ def test_data_are_others_once_a_patient_may_have_changed_parts(tmp_path: Path) -
     (site.data / "data.csv").write_text(original)
     named(site, 5)
     assert len(set(answered(site, 2))) == 2
+
+
+def test_where_a_machine_rounds_otherwise_the_same_question_is_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model may let rounding decide, and the difference of two answers with the same noise would be without."""
+    site = hospital(tmp_path)
+    first, paid = trained(site), len(lines(tmp_path))
+    assert torch.equal(trained(site, run="first")["x"], first["x"])
+    assert len(lines(tmp_path)) == paid
+    monkeypatch.setattr("edelweiss.client_app.privacy.site.rounding", lambda device: "another processor")
+    other = trained(site)
+    assert len(lines(tmp_path)) == paid + 1
+    assert (other["x"] != first["x"]).float().mean() > 0.9, "the noise is another"
+
+
+def test_what_decides_how_a_machine_rounds_is_known() -> None:
+    code = "from edelweiss.client_app.privacy.randomness import rounding; print(rounding('auto'))"
+
+    def said(**settings: str) -> str:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", **settings}
+        return subprocess.run(
+            [sys.executable, "-c", code], cwd=REPO, env=environment, check=True, capture_output=True, text=True
+        ).stdout
+
+    assert said() == said() == said(ANYTHING="else")
+    assert (
+        len({said(), said(MKL_CBWR="COMPATIBLE"), said(ATEN_CPU_CAPABILITY="default"), said(OMP_NUM_THREADS="2")}) == 4
+    )
 
 
 def test_a_run_that_waits_for_the_operator_has_cost_nothing(tmp_path: Path) -> None:

@@ -9,11 +9,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from edelweiss.client_app.cli import main
 from edelweiss.client_app.policy import admission as gate
 from edelweiss.client_app.policy.records import Records, RunRecord
+from edelweiss.client_app.policy.rules import Policy
+from edelweiss.client_app.privacy.ledger import Ledger
 from edelweiss.common import Value, from_record
 from edelweiss.config import RunConfig
 from edelweiss.config.resume import FREE, lasting
@@ -26,7 +29,7 @@ from edelweiss.server_app.coordinator import coordinate
 from edelweiss.server_app.tickets import EXECUTOR_KEY
 from tests.client_app.policies import WAITS, Hospital, error_in, site_toml, told, train
 from tests.said import has
-from tests.server_app.sites import SiteGrid, site_job, table
+from tests.server_app.sites import FEATURES, SiteGrid, question, site_job, table
 from tests.server_app.studies import Study
 
 KEY = "0123abcd" * 4
@@ -351,3 +354,64 @@ def test_a_state_folder_of_an_earlier_release_is_read_and_one_of_a_later_refused
         assert "newer" in refused
         assert file.name in refused
     assert file.exists()
+
+
+# ---------------------------------------------------------------------- under differential privacy
+
+
+PRIVATE: dict[str, Value] = {
+    "algorithm": "fedavg", "problem": "bce", "rounds": 2, "local_steps": 2, "batch_size": 32,
+    "dp.epsilon": 1.5, "dp.delta": 1e-4,
+}  # fmt: skip
+
+
+def private_hospital(folder: Path, epsilon: float) -> Hospital:
+    return Hospital(folder, *table(200, seed=3), approve="ask", privacy={"epsilon": epsilon, "delta": 1e-4})
+
+
+def spent_by(hospital: Hospital) -> float:
+    records, budget = Records(hospital.state), Policy.read(hospital.node["policy"]).budget
+    assert budget is not None
+    return Ledger(records.folder, records.secret, budget).spent("training")
+
+
+def answered(grid: SiteGrid, number: int, model: float) -> str:
+    """Ask for a round from a model of equal numbers; return the refusal, if it is one."""
+    content = question(grid.config, "train", {"x": torch.full((FEATURES + 1,), model)}, run=KEY, round=number)
+    return error_in(grid.ask("train", 0, content).content.config_records)
+
+
+def test_one_approval_lets_resumed_runs_spend_no_more_than_the_run_was_to_cost(tmp_path: Path) -> None:
+    """Else who was allowed one run would have the whole budget, by resuming it with other models."""
+    hospital, refused = private_hospital(tmp_path, 8.0), []
+    for run in range(6):
+        with hospital.run(**PRIVATE) as grid:
+            if not run:
+                assert begun(grid) == WAITS
+                [waiting] = Records(hospital.state).runs()
+                Records(hospital.state).decide(waiting, "approved")
+            assert isinstance(begun(grid), Facts)
+            refused += [answered(grid, number, 0.1 * run + 0.01 * number) for number in (1, 2)]
+    assert not any(refused[:2]), "the run that was approved"
+    assert all("was to cost" in said for said in refused[2:])
+    assert 1.2 < spent_by(hospital) < 1.51
+    with hospital.run(**PRIVATE) as grid:
+        assert isinstance(begun(grid), Facts)
+        assert not answered(grid, 1, 0.01), "it was paid for"
+    log = [json.loads(line) for line in (hospital.state / "audit.jsonl").read_text().splitlines()]
+    decisions = [line["decision"] for line in log if line["way"] == "rule"]
+    assert decisions[0] == "its operator"
+    assert decisions[1] == f"its operator, as run {waiting.run}, which it resumes"
+    assert all(said.startswith("its operator, as run ") for said in decisions[1:])
+
+
+def test_a_resumed_run_needs_room_for_what_is_left_of_it(tmp_path: Path) -> None:
+    hospital = private_hospital(tmp_path, 1.6)
+    with hospital.run(**PRIVATE) as grid:
+        assert begun(grid) == WAITS
+        Records(hospital.state).decide(Records(hospital.state).runs()[0], "approved")
+        assert isinstance(begun(grid), Facts)
+        assert not answered(grid, 1, 0.1)
+    with hospital.run(**PRIVATE) as grid:
+        assert isinstance(begun(grid), Facts), "another whole run would not fit"
+        assert not answered(grid, 2, 0.2)
