@@ -102,8 +102,8 @@ class Run:
         Returns
         -------
         DataFrame or ndarray
-            The columns that are no features, with ``score``, and ``probability`` where the run has honest ones; of an
-            array the scores, shape (n,), or (n, L) of several labels.
+            The columns that are no features as they are (of a file as text), with ``score``, and ``probability`` where
+            the run has honest ones; of an array the scores, shape (n,), or (n, L) of several labels.
 
         Raises
         ------
@@ -122,13 +122,19 @@ class Run:
 
         model = self._model(device)
         if not isinstance(data, str | os.PathLike) and not hasattr(data, "to_parquet"):
-            inputs = torch.as_tensor(data)
+            try:
+                inputs = torch.as_tensor(data)
+            except (TypeError, ValueError, RuntimeError):
+                from edelweiss.datasets import DataError
+
+                raise DataError.plain("predict takes a DataFrame, a path, or an array of numbers") from None
             shape, needed = tuple(inputs.shape[1:]), model.data_summary.shape
             if shape != needed:
                 from edelweiss.datasets import DataError
 
                 raise DataError.plain(f"the array has inputs of shape {shape}: the model takes {needed}")
             return model.scores(inputs if inputs.dtype == torch.uint8 else inputs.float()).numpy()
+        labels: list[str] = []
         with Scratch() as scratch:
             if hasattr(data, "to_parquet"):
                 schema = model.model_schema
@@ -145,10 +151,15 @@ class Run:
             else:
                 source = Path(data)
             predict(model, source, scratch / "scores.csv")
-            scored = pd.read_csv(scratch / "scores.csv")
-        if hasattr(data, "to_parquet"):
-            scored.index = data.index
-        return scored
+            found = pd.read_csv(
+                scratch / "scores.csv", dtype=str, keep_default_na=False
+            )  # identifiers stay as they are
+        added = list(model.columns)
+        found[added] = found[added].astype(float)
+        if not hasattr(data, "to_parquet"):
+            return found
+        own = [name for name in data.columns if name not in added and name in {*found.columns, *labels}]
+        return data[own].assign(**{name: found[name].to_numpy() for name in added})
 
     def plot(self) -> Figure:
         """Draw the metrics over rounds: a thin line per site, a thick one for all; returns a matplotlib Figure."""

@@ -110,13 +110,23 @@ def test_a_run_scores_a_frame_a_file_and_an_array_alike(run: ew.Run, patients: p
     scored = run.predict(new)
     assert list(scored.index) == list(range(100, 107))
     assert scored["probability"].between(0, 1).all()
+    named = new.assign(patient=["007", "NA", "1e3", "", "0x1", "-0", "nan"])
+    assert list(run.predict(named)["patient"]) == list(named["patient"])
+    named.to_csv(tmp_path / "named.csv", index=False)
+    assert list(run.predict(tmp_path / "named.csv")["patient"]) == list(named["patient"])
     new.to_csv(tmp_path / "new.csv", index=False)
+    others = [name for name in new.columns if name not in set("abcde")]
+    assert "died" in others
+    assert scored[others].equals(new[others])
     assert run.predict(tmp_path / "new.csv")["score"].tolist() == pytest.approx(scored["score"].tolist(), abs=1e-6)
     assert run.predict(new[list("abcde")].to_numpy()).tolist() == pytest.approx(scored["score"].tolist(), abs=1e-6)
     with pytest.raises(DataError):
         run.predict(new.drop(columns="c"))
     with pytest.raises(DataError):
         run.predict(np.zeros((2, 4)))
+    for nonsense in (None, {"a": 1}, np.array([["x"] * 5])):
+        with pytest.raises(DataError):
+            run.predict(nonsense)
 
 
 def test_a_run_shows_itself(run: ew.Run) -> None:
