@@ -280,7 +280,7 @@ def _sweep_toml(study: Mapping[str, Any]) -> str:
             return f"[{', '.join(value(key, one) for one in each)}]"
         if isinstance(each, Mapping):
             return f"{{{', '.join(f'{end} = {value(key, one)}' for end, one in each.items())}}}"
-        return json.dumps(each if isinstance(each, str) or key not in KINDS else KINDS[key].give(each))
+        return json.dumps(each if isinstance(each, str) or key not in KINDS else _name(each, KINDS[key]))
 
     def lines(table: Mapping[str, Any]) -> Iterator[str]:
         for key, each in table.items():
@@ -332,13 +332,16 @@ def _named(kind: str, what: Any, registry: Registry[Any]) -> Iterator[tuple[str,
         yield kind, what
         return
     cls: Any = what if isinstance(what, type) else type(what)
-    if cls not in registry.values():
-        registry.give(cls)
-    yield kind, cls.name
+    yield kind, _name(cls, registry)
     own = own_options(cls)
     for key, f in cls.declared.items() if what is not cls else ():
         if (value := getattr(what, key.replace("-", "_"))) != f.default:
             yield f"{cls.name}.{key}" if key in own else key, _plain(value)
+
+
+def _name(thing: Any, registry: Registry[Any]) -> str:
+    """Return the name of a class or a function in run-configs; what is not built in is registered."""
+    return next((name for name in registry.built_in if registry[name] is thing), "") or registry.give(thing)
 
 
 def _plain(value: Any) -> Any:

@@ -328,6 +328,22 @@ def test_a_sweep_compares_and_tunes_ones_own(mine: Any, folder: Path) -> None:
     assert (folder / "sweep" / "winner.toml").exists()
 
 
+@pytest.mark.parametrize(
+    "compared",
+    [
+        {"algorithm": ["fedavg", ew.FedProx]},
+        [{"algorithm": ew.FedAvg}, {"algorithm": ew.FedProx, "problem": ew.Bce}],
+    ],
+)
+def test_a_sweep_takes_built_in_classes(compared: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    files: list[str] = []
+    monkeypatch.setattr(
+        "edelweiss.lab.sweep.folder.sweep", lambda file, *_, **__: (None, files.append(file.read_text()))
+    )
+    ew.sweep({"base": {"problem": "bce"}, "compare": compared, "seeds": [0]}, "digits")
+    assert {"fedavg", "fedprox"} <= set(re.findall(r'"([\w-]+)"', files[0]))
+
+
 @pytest.mark.slow
 def test_recipes_are_recommended_for_ones_own(mine: Any, folder: Path) -> None:
     how = {"draws": 1, "seeds": 2, "jobs": 1}
