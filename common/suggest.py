@@ -19,6 +19,11 @@ def shorter(text: str) -> str:
     return text if text.isprintable() else repr(text)
 
 
+def amount(count: int, noun: str) -> str:
+    """Return a count in words: "1 round", "3,000 rounds"."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
 def shown(value: object) -> str:
     """Return the repr of a value, shortened, for a message."""
     if isinstance(value, str):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edelweiss.common import amount
 from edelweiss.common.files import as_path, reason
 from edelweiss.datasets.errors import DataError
 from edelweiss.datasets.site.inference_input import open_inference_input
@@ -102,6 +103,6 @@ def _outside(model: TrainedModel, rows: InferenceTable | InferenceImages, watche
 def _summary(model: TrainedModel, count: int, missing: int, path: Path) -> Iterator[str]:
     if missing:
         filled = "the mean over the training samples" if model.model_schema.missing == "mean" else "0"
-        yield f"{missing:,} missing values, filled with {filled}, as in training"
+        yield f"{amount(missing, 'missing value')}, filled with {filled}, as in training"
     yield model.describe_scores()
-    yield f"{count:,} patients in {path}"
+    yield f"{amount(count, 'patient')} in {path}"

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from edelweiss.common import to_record
+from edelweiss.common import amount, to_record
 from edelweiss.common.files import reason
 from edelweiss.config.plug_ins import packages_of
 from edelweiss.datasets.config import SITE
@@ -164,7 +164,8 @@ def _coordinate(
         progress.warn(line)
     if personalised or config.share_model:
         progress.say(where_models_are(grid, common=not personalised))
-    progress.say(f"{config.rounds} rounds in {time.monotonic() - started:.1f} s; results in {recorder.folder}", "green")
+    seconds = time.monotonic() - started
+    progress.say(f"{amount(config.rounds, 'round')} in {seconds:.1f} s; results in {recorder.folder}", "green")
     return Result(recorder.records, {name: vector.numpy().copy() for name, vector in arrays.items()}, recorder.folder)
 
 

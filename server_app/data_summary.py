@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from edelweiss.common import alike, from_record, in_a_line, plain, shown
+from edelweiss.common import alike, amount, from_record, in_a_line, plain, shown
 from edelweiss.config.study import read_study
 from edelweiss.datasets import (
     DataSummary,
@@ -347,7 +347,7 @@ def _tell(config: RunConfig, facts: Mapping[str, Facts], progress: Progress) -> 
             progress.say(f"site {name!r} has no {', '.join(lacking)}: it contributes to the other labels")
         if one.missing:
             filled = "the mean over all sites" if config.standardise else "0, because standardise = false"
-            progress.say(f"site {name!r}: {one.missing} missing values, imputed by {filled}")
+            progress.say(f"site {name!r}: {amount(one.missing, 'missing value')}, imputed by {filled}")
 
 
 def _rare(config: RunConfig, facts: Mapping[str, Facts]) -> str:

@@ -249,7 +249,7 @@ def parse(given: Mapping[str, Any], file: Path) -> Study:
     run_keys = RunConfig.keys()
     known = {*run_keys, *SHARED, *tables()} - {*kind.keys()}
     misplaced = tuple(f"unknown key {key!r}." for key in content if key in known)
-    more = "; keys of the run-config belong into [base], [compare] or [tune]"
+    more = "; keys of the run-config belong in [base], [compare] or [tune]"
     wrong += [f"{text}{more}" if text.startswith(misplaced) else text for text in found]
     for key, value in keys.base.items():
         # A run's own file has all keys: those of its machine and defaults are left out, all others are refused.

@@ -114,6 +114,9 @@ def test_a_missing_value_is_the_mean_of_training(finished: Result, tmp_path: Pat
     assert scores == pytest.approx([scores[0]] * 5, abs=1e-6)
     assert abs(scores[0] - float(model.scores(torch.from_numpy(inputs[:1])))) > 1e-3, "the feature counts"
     assert said[0].startswith("4 missing values, ")
+    [filled, _, last] = predict(model, write(tmp_path / "one.csv", BREAST_CANCER, gone[:1]), tmp_path / "its.csv")
+    assert filled.startswith("1 missing value, ")
+    assert last.startswith("1 patient in ")
 
 
 def test_probabilities_after_cross_entropy_in_the_study_s_own_spelling(studied: Path, tmp_path: Path) -> None:

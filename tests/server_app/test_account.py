@@ -128,7 +128,9 @@ def test_nothing_is_removed_unless_a_run_asks(name: str, tmp_path: Path, capsys:
     assert sum(int(rows.targets().sum()) for rows in every) == LABELS / 2
     assert sum(map(len, every)) == LABELS
     simulate({**job(tmp_path, rounds=1), **table(tmp_path), "report": False}, quiet=False)
-    assert capsys.readouterr().out.startswith("codasca on auc"), "and so there is nothing to tell"
+    said = capsys.readouterr().out
+    assert said.startswith("codasca on auc"), "and so there is nothing to tell"
+    assert said.splitlines()[-1].startswith("1 round in ")
 
 
 def test_what_is_asked_in_vain_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
