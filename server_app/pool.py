@@ -21,7 +21,7 @@ from flwr.common.constant import ErrorCode
 from edelweiss.common import records_in
 from edelweiss.config.plug_ins import packed
 from edelweiss.federation import RunError
-from edelweiss.server_app.script_guard import NAME, UNGUARDED
+from edelweiss.server_app.script_guard import NAME, UNGUARDED, WHY
 from edelweiss.server_app.shared_memory import Layout, Segment, Segments, read, split
 from edelweiss.server_app.worker import DEPTH, Task, why, work
 
@@ -190,8 +190,7 @@ class Pool:
         code = worker.process.exitcode
         if code == UNGUARDED:
             raise RunError(
-                "each worker process imports the script that was started, and this script would start a run there: "
-                "call simulate() under if __name__ == '__main__', or set workers = 1",
+                f"{WHY}: call simulate() under if __name__ == '__main__', or set workers = 1",
                 key="workers",
             )
         lost = list(itertools.chain(*worker.stacks))

@@ -7,12 +7,13 @@ import sys
 
 NAME = "edelweiss-worker"
 UNGUARDED = 86  # exit code of a worker whose import of the main script began a run of its own
+WHY = "each worker process imports the script that was started, and this script would start a run there"
 
 
 def leave_unguarded_script() -> None:
     """End this process if it is a worker that is still starting.
 
-    A spawned worker imports the main script first; a script that calls `simulate` on import would start another run.
+    A spawned worker imports the main script first; one that calls `simulate` or `sweep` then would start another run.
     """
     process = multiprocessing.current_process()
     if process.name.startswith(NAME) and getattr(process, "_inheriting", False):  # as multiprocessing itself checks

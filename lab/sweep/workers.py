@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import logging
 import multiprocessing
@@ -23,9 +24,11 @@ from edelweiss.lab.sweep.job import Job, different
 from edelweiss.lab.sweep.jobs import Sweep
 from edelweiss.lab.sweep.progress import Progress
 from edelweiss.server_app.console import Progress as Console
+from edelweiss.server_app.script_guard import NAME, UNGUARDED, WHY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from multiprocessing.process import BaseProcess
     from pathlib import Path
     from types import FrameType
 
@@ -122,7 +125,15 @@ class Workers:
 
     def __init__(self, count: int, data_root: str) -> None:
         self.count, self.data_root = count, data_root
-        spawn = multiprocessing.get_context("spawn")
+        spawn: Any = copy.copy(multiprocessing.get_context("spawn"))
+        self._processes: list[BaseProcess] = []
+        start = spawn.Process
+
+        def process(*arguments: Any, **keywords: Any) -> BaseProcess:
+            self._processes.append(start(*arguments, **keywords, name=NAME))  # by which the script's guard knows it
+            return self._processes[-1]
+
+        spawn.Process = process
         self._executor = ProcessPoolExecutor(count, spawn, _start_worker, (packed(),))
 
     def _submit(self, settings: Settings, folder: Path, job: Job) -> Future[str]:
@@ -134,15 +145,24 @@ class Workers:
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         """End the processes, in the middle of their runs if the sweep was stopped."""
         if kind is not None:
-            children = multiprocessing.active_children()
-            for end in ("terminate", "terminate", "kill"):  # a signal that a finalizer meets is lost, see `stops`
-                for child in children:
-                    getattr(child, end)()
-                deadline = time.monotonic() + PATIENCE
-                for child in children:
-                    child.join(max(0.0, deadline - time.monotonic()))
+            self._stop()
         # Waits for the executor's own thread: Python's exit would speak to one that is just ending, and fail.
         self._executor.shutdown()
+
+    def _stop(self) -> None:
+        children = multiprocessing.active_children()
+        for end in ("terminate", "terminate", "kill"):  # a signal that a finalizer meets is lost, see `stops`
+            for child in children:
+                getattr(child, end)()
+            deadline = time.monotonic() + PATIENCE
+            for child in children:
+                child.join(max(0.0, deadline - time.monotonic()))
+
+    def _unguarded(self) -> bool:
+        """Return whether the processes of a broken executor ended as they imported the main script."""
+        self._stop()
+        self._executor.shutdown()  # its thread asks for exit codes, too, and only one of two who ask gets an answer
+        return any(process.exitcode == UNGUARDED for process in self._processes)
 
     def run(self, sweep: Sweep[Study], jobs: Sequence[Job], progress: Progress) -> None:
         """Do all runs; StoppedError when one cannot be done."""
@@ -159,7 +179,11 @@ class Workers:
                     progress.finished(job, sweep.outcome(job))
                     require_none()
         except BrokenProcessPool:
-            raise StoppedError("a worker process died; the machine may be short of memory: try --jobs 1") from None
+            if self._unguarded():
+                why = f"{WHY}: call sweep() or recommend() under if __name__ == '__main__'"
+            else:
+                why = "a worker process died; the machine may be short of memory: try --jobs 1"
+            raise StoppedError(why) from None
 
 
 @contextlib.contextmanager

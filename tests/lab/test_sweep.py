@@ -8,6 +8,8 @@ import multiprocessing
 import os
 import re
 import signal
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -532,6 +534,26 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = forks.python(["-m", "edelweiss", "sweep", str(file), "--to", str(file.parent / "one"), "--jobs", "1"], REPO)
     assert done.returncode == 0, done.stderr
     return file.parent / "one"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("guarded", [False, True])
+def test_a_script_without_a_guard_is_told_so(guarded: bool, tmp_path: Path) -> None:
+    study: dict[str, Any] = {
+        "base": {"algorithm": "local-sgda", "problem": "saddle", "sites": 2, "rounds": 1},
+        "seeds": [0],
+    }
+    study["select"] = "central.distance-x"
+    call = f"ew.sweep({study}, to={str(tmp_path / 'sweep')!r}, jobs=1)"
+    script = tmp_path / "script.py"
+    guard = "if __name__ == '__main__': "
+    script.write_text(f"import edelweiss as ew\n{guard if guarded else ''}{call}\n")
+    place = os.environ | {"PYTHONPATH": str(REPO)}
+    done = subprocess.run([sys.executable, script], env=place, capture_output=True, text=True, timeout=600)
+    assert done.returncode == (0 if guarded else 1), done.stderr
+    assert done.stderr.count("Traceback") == (0 if guarded else 1)  # none of a worker's
+    assert ("if __name__ == '__main__'" in done.stderr) is not guarded
+    assert "memory" not in done.stderr
 
 
 @pytest.mark.deployments
