@@ -39,4 +39,5 @@ def _numbers(line: str) -> list[str]:
 
 def _near(shown: str, found: str) -> bool:
     # Processors add in other orders: the last digits are those of the page's machine.
-    return abs(float(shown) - float(found)) <= max(1e-3, 1.5 / 10 ** len(shown.partition(".")[2]))
+    _, _, digits = shown.partition(".")
+    return abs(float(shown) - float(found)) <= max(1e-3, float(f"1.5e-{len(digits)}"))
