@@ -19,7 +19,7 @@ from edelweiss.common.order import natural
 from edelweiss.common.overrides import Value, flatten, read_overrides, to_toml, with_resumed
 from edelweiss.common.process_cache import PROCESS_CACHE
 from edelweiss.common.records import from_record, plain, record_in, records_in, to_record
-from edelweiss.common.registry import Registry, by_name, require_declared
+from edelweiss.common.registry import Registry, by_name, require_declared, require_kinds
 from edelweiss.common.schema import Schema, in_a_line, printable, record_errors, schema_of
 from edelweiss.common.streams import Stream
 from edelweiss.common.suggest import CLOSE, amount, closest, hint, repeated, shorter, shown, unknown

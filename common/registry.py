@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cache, reduce
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, ClassVar, TypeVar
 
 from edelweiss.common.errors import PlugInError
 from edelweiss.common.options import HasOptions, key_of
-from edelweiss.common.suggest import shown, unknown
+from edelweiss.common.suggest import closest, shown, unknown
 
 T = TypeVar("T")
 
@@ -195,8 +195,10 @@ def offered(kind: str) -> dict[str, EntryPoint]:
     return {found.name: found for found in entry_points(group=f"edelweiss.{kind}s")}
 
 
-def require_declared(kind: str, thing: Any, base: type[HasOptions], how: str) -> None:
+def require_declared(kind: str, thing: Any, base: type[HasOptions], how: str, says: Mapping[str, str]) -> None:
     """Check that a plug-in is a concrete class of a kind, declared by ``@dataclass(how)``.
+
+    ``says`` is what it has to say of itself: attributes without a default, each with an example.
 
     Raises
     ------
@@ -213,3 +215,18 @@ def require_declared(kind: str, thing: Any, base: type[HasOptions], how: str) ->
     if own and "__dataclass_fields__" not in vars(thing):
         text = f"{kind} {name} declares {', '.join(own)}: put @dataclass({how}) above the class"
         raise PlugInError(text)
+    if silent := [f"{key} = {example}" for key, example in says.items() if not hasattr(thing, key)]:
+        raise PlugInError(f"{kind} {name} must say what it is for, such as {'; '.join(silent)}")
+
+
+def require_kinds(kind: str, thing: Any, key: str, kinds: Iterable[object], known: Collection[str]) -> None:
+    """Check the kinds of problems that a plug-in names under a key. An unknown one is its own unless it looks misspelt.
+
+    Raises
+    ------
+    PlugInError
+        If it does.
+    """
+    for each in kinds:
+        if each not in known and (not isinstance(each, str) or not each or closest(each, known, 0.8)):
+            raise PlugInError(f"{kind} {place_of(thing)}: {key}: {unknown('kind of problem', str(each), known)}")

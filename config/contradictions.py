@@ -17,7 +17,7 @@ from edelweiss.federation.oracle import not_private
 from edelweiss.federation.stages import MOST_STEPS, Stages
 from edelweiss.models import STEMS, tracks_statistics
 from edelweiss.models.architecture import DEVICE
-from edelweiss.problems import PROBLEMS, Problem, ranks
+from edelweiss.problems import KINDS, PROBLEMS, Problem, ranks
 from edelweiss.problems.capabilities import readable
 from edelweiss.problems.metrics import METRICS
 from edelweiss.strategies import ALGORITHMS, can_solve
@@ -61,9 +61,11 @@ def _algorithm_and_problem(run: RunConfig) -> Iterator[str]:
     fit = sorted(name for name, other in PROBLEMS.items() if can_solve(algorithm, other))
     missing = sorted(readable(need) for need in algorithm.needs if need not in problem.__mro__)
     lacks = f" that offers no {' and no '.join(missing)}" if missing else ""
+    instead = [f"{key} {' or '.join(names)}" for key, names in (("algorithm", able), ("problem", fit)) if names]
+    advice = f"take {', or '.join(instead)}" if instead else f"built in are {', '.join(sorted(KINDS))}"
     yield (
         f"algorithm = {run.algorithm!r} cannot solve problem = {run.problem!r}, a {problem.kind} problem"
-        f"{lacks}: take algorithm {' or '.join(able)}, or problem {' or '.join(fit)}"
+        f"{lacks}: {advice}"
     )
 
 

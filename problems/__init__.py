@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from edelweiss.common import Registry, by_name, require_declared
+from edelweiss.common import Registry, by_name, require_declared, require_kinds
 from edelweiss.problems.auc import Auc, AucMargin
 from edelweiss.problems.auprc import Auprc
 from edelweiss.problems.base import Arrays, Batch, Metrics, Problem, Setting
@@ -27,12 +27,13 @@ from edelweiss.problems.partial_auc import PartialAuc
 from edelweiss.problems.robust import Robust
 from edelweiss.problems.saddle import Saddle
 
-__all__ = ["PROBLEMS", "Arrays", "Batch", "Metrics", "Problem", "ProblemError", "Setting", "ranks"]
+__all__ = ["KINDS", "PROBLEMS", "Arrays", "Batch", "Metrics", "Problem", "ProblemError", "Setting", "ranks"]
 
 
 def _accept(name: str, thing: Any) -> tuple[str, type[Problem]]:
     """Check a problem from outside; it is called as its class says."""
-    require_declared("problem", thing, Problem, "eq=False, kw_only=True")
+    require_declared("problem", thing, Problem, "eq=False, kw_only=True", {"kind": '"minimisation"'})
+    require_kinds("problem", thing, "kind", [thing.kind], KINDS)
     return thing.name, thing
 
 
@@ -56,6 +57,8 @@ _BUILT_IN = by_name(
     Saddle,
 )
 PROBLEMS: Registry[type[Problem]] = Registry("problem", _BUILT_IN, _accept)
+
+KINDS = frozenset(problem.kind for problem in _BUILT_IN.values())
 
 
 def ranks(problem: type[Problem]) -> bool:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
-from edelweiss.common import Registry, by_name, require_declared
-from edelweiss.federation import FederatedStrategy
+from edelweiss.common import PlugInError, Registry, by_name, require_declared, require_kinds
+from edelweiss.federation import AlgorithmInfo, FederatedStrategy
+from edelweiss.problems import KINDS
 from edelweiss.strategies.acc_fcsg_m import AccFCSGM
 from edelweiss.strategies.adafgda import AdaFgda
 from edelweiss.strategies.cdma import Cdma
@@ -43,10 +45,17 @@ if TYPE_CHECKING:
 
 __all__ = ["ALGORITHMS", "can_solve"]
 
+SAYS = {"solves": 'frozenset({"minimisation"})', "info": 'ew.AlgorithmInfo(gradients="q")'}
+
 
 def _accept(name: str, thing: Any) -> tuple[str, type[FederatedStrategy]]:
     """Check an algorithm from outside; it is called as its class says."""
-    require_declared("algorithm", thing, FederatedStrategy, "frozen=True, kw_only=True")
+    require_declared("algorithm", thing, FederatedStrategy, "frozen=True, kw_only=True", SAYS)
+    if not isinstance(thing.info, AlgorithmInfo):
+        raise PlugInError(f"algorithm {thing.__name__}: info must be such as {SAYS['info']}")
+    if isinstance(thing.solves, str) or not isinstance(thing.solves, Collection) or not thing.solves:
+        raise PlugInError(f"algorithm {thing.__name__}: solves must be such as {SAYS['solves']}")
+    require_kinds("algorithm", thing, "solves", thing.solves, KINDS)
     return thing.name, thing
 
 

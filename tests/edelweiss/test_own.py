@@ -23,6 +23,7 @@ from edelweiss.models import ModelError
 from edelweiss.models.storage import StoredTensors, write_tensors
 from edelweiss.problems import ProblemError
 from edelweiss.problems.trained_model import TrainedModel
+from tests.said import has
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "extend.md").read_text(encoding="utf-8")
@@ -238,6 +239,8 @@ class FedAvg(ew.Algorithm):
     """Named as one that is built in."""
 
     name = "fedavg"
+    solves = frozenset({"minimisation"})
+    info = ew.AlgorithmInfo(gradients="q")
 
     def local_update(self, sent: Any, memory: Any, oracle: Any, context: Any) -> Any:
         return sent, {}
@@ -274,6 +277,55 @@ class Unfinished(ew.NetworkProblem):
 def test_what_is_none_of_its_kind_is_refused(arguments: dict[str, Any], mine: Any) -> None:
     with pytest.raises(PlugInError):
         ew.simulate(**{"algorithm": "fedavg", "problem": "bce", **arguments}, **QUICK)
+
+
+INFO = {"info": ew.AlgorithmInfo(gradients="q")}
+
+
+@pytest.mark.parametrize(
+    ("says", "named"),
+    [
+        ({"solves": frozenset({"minimisation"})}, ["info = ew.AlgorithmInfo("]),
+        (INFO, ["solves = frozenset("]),
+        ({}, ["solves", "info"]),
+        ({"solves": "minimisation", **INFO}, ["solves", "frozenset("]),
+        ({"solves": frozenset(), **INFO}, ["solves", "frozenset("]),
+        ({"solves": frozenset({"minimization"}), **INFO}, ["'minimisation'", "conditional, minimax, minimisation"]),
+        ({"solves": frozenset({"minimisation"}), "info": {}}, ["info", "ew.AlgorithmInfo("]),
+    ],
+)
+def test_an_algorithm_that_does_not_say_what_it_is_for_is_not_registered(says: Any, named: list[str]) -> None:
+    own = type("Own", (ew.Algorithm,), {"local_update": FedAvg.local_update, **says})
+    with pytest.raises(PlugInError, check=has("Own", *named)):
+        ew.register(own)
+    assert "own" not in Registry.all["algorithm"]
+
+
+@pytest.mark.parametrize("says", [{}, {"kind": "minimization"}, {"kind": "Minimax"}, {"kind": ""}, {"kind": None}])
+def test_a_problem_that_does_not_say_its_kind_is_not_registered(says: Any) -> None:
+    own = type("Own", (ew.NetworkProblem,), {"loss": lambda *_: None, **says})
+    with pytest.raises(PlugInError, check=has("Own", "kind")):
+        ew.register(own)
+    assert "own" not in Registry.all["problem"]
+
+
+def test_an_algorithm_and_a_problem_may_have_a_kind_of_their_own() -> None:
+    says = {"solves": frozenset({"bilevel"}), **INFO, "local_update": FedAvg.local_update}
+    own = type("OwnBilevel", (ew.Algorithm,), says)
+    of_it = type("Nested", (ew.Bce,), {"kind": "bilevel"})
+    try:
+        ew.register(of_it, own)
+        with pytest.raises(ConfigError, check=has("take algorithm own-bilevel, or")):
+            ew.simulate("fedavg", "nested", "digits", **QUICK)
+        with pytest.raises(ConfigError, check=has("take algorithm acc-fcsg-m or", "or problem nested")):
+            ew.simulate("own-bilevel", "maml", "digits", **QUICK)
+        del Registry.all["problem"]["nested"]
+        with pytest.raises(ConfigError, check=lambda error: ", or problem" not in str(error)):
+            ew.simulate("own-bilevel", "maml", "digits", **QUICK)
+    finally:
+        for kind, name in (("problem", "nested"), ("algorithm", "own-bilevel")):
+            if name in Registry.all[kind].given:
+                del Registry.all[kind][name]
 
 
 @pytest.mark.slow
