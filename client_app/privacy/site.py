@@ -111,8 +111,12 @@ class SitePrivacy:
     def _pay(self, question: Sequence[bytes], cost: Curve, part: Part = "training") -> None:
         """Pay for an answer, where there is a ledger."""
         if self.ledger:
-            most = self._costs(self.run, self.run.sites)[PARTS.index(part)] if self._resumed else None
+            most = self._whole[PARTS.index(part)] if self._resumed else None
             self.ledger.charge(question, cost, part, run=self._name, resumed=self._resumed, most=most)
+
+    @cached_property
+    def _whole(self) -> tuple[Curve, Curve]:
+        return self._costs(self.run, self.run.sites)
 
     @cached_property
     def price(self) -> latest[Price]:
