@@ -3,8 +3,8 @@
 A patient's gradient is the mean over the patient's rows of the gradient of `NetworkProblem.patient_part`, less that of
 `public_part`, by x and by y as one vector. Whatever the model, the point and the rows are, a patient whose rows count
 nothing in place of what they count moves the sum by at most the clip: the norm is taken of the very numbers that are
-added, in float64, and a gradient that is not finite counts 0. (The rows stay where they are, so that nobody else's
-gradient is rounded in another way; a model at the edge of what float32 holds would tell how many rows there are.)
+added, in float64, and a gradient that is not finite counts 0. Nor does it matter for the others how many rows there
+are: passes are filled up, see `_filled`.
 Rows share a pass through a network of linear layers, convolutions and group norm. Inputs and output gradients of its
 layers give the norms, without the gradients themselves where that is less work (Goodfellow 2015, arXiv:1510.01799; of
 convolutions Bu et al. 2022, arXiv:2205.10683), in blocks that bound the memory. Networks from outside are taken row by
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 MOST_NUMBERS = 2**26  # of a block of gradients: 256 MB in float32
 BUILT_IN = NetworkProblem.__module__.rpartition(".")[0] + "."
 ROUNDING = 2.3e-16  # of float64, twice
+GRANULE = 8  # rows of a pass are a multiple of it
 MOST_NORM = 1e30  # beyond it a clipped gradient may have no exact float32; it counts 0
 
 
@@ -227,7 +228,7 @@ def _gradients(problem: NetworkProblem, terms: Sequence[Term], batch: Batch, lay
     """Return the gradient of each row of a batch, shape (r, d + p): the weighted sum over terms."""
     if layers:
         return _Gradients.of(problem, terms, batch, layers).in_full()
-    network, (inputs, labels) = problem.network, batch
+    network, (inputs, labels) = problem.network, _filled(batch)
 
     def part(x: Tensor, y: Tensor, one: Tensor, label: Tensor) -> Tensor:
         with problem.forward_precision():
@@ -244,7 +245,17 @@ def _gradients(problem: NetworkProblem, terms: Sequence[Term], batch: Batch, lay
         each[:, : len(term.x)] *= term.weights[0]
         each[:, len(term.x) :] *= term.weights[1]
         total = total + each
-    return total
+    return total[: len(batch[0])]
+
+
+def _filled(batch: Batch) -> Batch:
+    """Fill a batch with rows of zeros that nobody has: a matrix product of three rows rounds otherwise than one of four.
+
+    A patient more would else change what all others count, by a model that lets rounding decide.
+    """
+    missing = -len(batch[0]) % GRANULE
+    inputs, labels = (torch.cat([part, part.new_zeros(missing, *part.shape[1:])]) for part in batch)
+    return inputs, labels
 
 
 @dataclass(frozen=True)
@@ -403,8 +414,12 @@ class _Gradients:
     @classmethod
     def of(cls, problem: NetworkProblem, terms: Sequence[Term], batch: Batch, layers: Layers) -> _Gradients:
         """Take the gradients: a pass forward and one back for each term."""
+        own, batch = slice(len(batch[0])), _filled(batch)
         each, rests = zip(*(_of_term(problem, term, batch, layers) for term in terms), strict=True)
-        return cls([*zip(*each, strict=True)], sum(rests[1:], rests[0]), layers, problem.network.size)
+        recorded = [
+            tuple((inputs[own], by_outputs[own]) for inputs, by_outputs in layer) for layer in zip(*each, strict=True)
+        ]
+        return cls(recorded, sum(rests[1:], rests[0])[own], layers, problem.network.size)
 
     def _of_layer(self, place: int) -> tuple[Tensor, Tensor]:
         """Return a and b of a layer, all terms' places one after the other."""

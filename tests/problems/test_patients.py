@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import cast
 
 import pytest
 import torch
 from torch import nn
 
+from edelweiss.config import RunConfig
+from edelweiss.datasets import DataSummary, Samples
+from edelweiss.federation.privacy_account import SENSITIVITY
 from edelweiss.models import MODELS
 from edelweiss.problems import PROBLEMS, patients
 from edelweiss.problems.network import NetworkProblem
-from edelweiss.problems.patients import Term, public_gradient
+from edelweiss.problems.patients import Rows, Term, clipped_sum, public_gradient
 from tests.client_app.patients import IMAGE, TABLE, moved, problem_of, samples_of
 
 PRIVATE_PROBLEMS = [name for name, problem in PROBLEMS.items() if not problem.mixes_patients]
@@ -81,3 +85,35 @@ def test_what_is_added_without_noise_does_not_tell_how_many_rows_there_are(name:
         term = Term(*moved(problem, 1))
         patients._Gradients.of(problem, [term], samples.batch(torch.arange(count)), layers)
         assert torch.equal(public_gradient(problem, [term]), alone)
+
+
+# ---------------------------------------------------------------------- rows that share a pass
+
+
+def test_a_patient_more_leaves_what_the_others_count() -> None:
+    """A model may let rounding decide a gate, and a matrix product of three rows rounds otherwise than one of four."""
+    features, half, clip, most = 4, 64, 1.0, 20
+    random = torch.Generator().manual_seed(53)
+    config = {
+        "dataset": "site",
+        "sites": 1,
+        "algorithm": "fedavg",
+        "problem": "bce",
+        "model": "mlp",
+        "hidden": 2 * half,
+    }
+    run = RunConfig.parse(config | {"device": "cpu", "dp.epsilon": 3.0})
+    problem = run.build_problem(run.setting(DataSummary(shape=(features,)), "cpu"))
+    rows = torch.randn(most, features, generator=random)
+    samples = Samples(rows, torch.ones(most, dtype=torch.int64), torch.arange(most))
+
+    for _ in range(40):  # models whose first gate is 0 but for rounding
+        bias = 0.5 + 1.5 * torch.rand(half, generator=random)
+        weights = 1e6 * torch.randn(half, generator=random)
+        first, second = torch.zeros(2 * half, features), torch.zeros(2 * half, 2 * half)
+        second[0], off, head = torch.cat([weights, -weights]), -torch.ones(2 * half), torch.zeros(2 * half)
+        off[0], head[0] = 0.0, 1.0
+        model = torch.cat([first.flatten(), bias, bias, second.flatten(), off, head, torch.zeros(1)])
+        counts = range(1, most + 1)
+        sums = [clipped_sum(problem, samples, Rows(torch.arange(n)), [Term(model, None)], clip) for n in counts]
+        assert max((after - before).norm() for before, after in pairwise(sums)) <= SENSITIVITY * clip
