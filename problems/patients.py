@@ -249,7 +249,7 @@ def _gradients(problem: NetworkProblem, terms: Sequence[Term], batch: Batch, lay
 
 
 def _filled(batch: Batch) -> Batch:
-    """Fill a batch with rows of zeros that nobody has: a matrix product of three rows rounds otherwise than one of four.
+    """Fill a batch with rows of zeros that nobody has: a product of three rows rounds otherwise than one of four.
 
     A patient more would else change what all others count, by a model that lets rounding decide.
     """
