@@ -151,9 +151,7 @@ class Run:
             else:
                 source = Path(data)
             predict(model, source, scratch / "scores.csv")
-            found = pd.read_csv(
-                scratch / "scores.csv", dtype=str, keep_default_na=False
-            )  # identifiers stay as they are
+            found = pd.read_csv(scratch / "scores.csv", dtype=str, keep_default_na=False)  # identifiers as they are
         added = list(model.columns)
         found[added] = found[added].astype(float)
         if not hasattr(data, "to_parquet"):

@@ -38,6 +38,7 @@ def _numbers(line: str) -> list[str]:
 
 
 def _near(shown: str, found: str) -> bool:
-    # Processors add in other orders: the last digits are those of the page's machine.
+    # Processors add in other orders: the last digits are those of the page's machine, of slopes more than of areas.
     _, _, digits = shown.partition(".")
-    return abs(float(shown) - float(found)) <= max(1e-3, float(f"1.5e-{len(digits)}"))
+    least = 0.03 * abs(float(shown)) if abs(float(shown)) > 1 else 2e-3
+    return abs(float(shown) - float(found)) <= max(least, float(f"1.5e-{len(digits)}"))
