@@ -205,6 +205,8 @@ def sweep(
     from edelweiss.lab.sweep import folder
 
     leave_unguarded_script()
+    if not isinstance(study, Mapping) and (data is not None or model != ""):
+        raise ConfigError("study", ["a file names data and model under [base]; give them as arguments with a mapping"])
     with ExitStack() as stack:
         file = Path("sweep.toml") if isinstance(study, Mapping) else as_path(os.fspath(study))
         if isinstance(study, Mapping):

@@ -171,6 +171,9 @@ class Comparison:
                 rows.append(row | {"folder": str(place[id(run)].path)})
         return pd.DataFrame(rows)
 
+    def __repr__(self) -> str:
+        return self.markdown()
+
     def _repr_html_(self) -> str:
         heading, *rest = self.lines()
         return pd.DataFrame(rest, columns=heading).to_html(index=False)

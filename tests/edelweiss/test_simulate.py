@@ -138,7 +138,9 @@ def test_a_run_shows_itself(run: ew.Run) -> None:
 
 def test_runs_are_compared(run: ew.Run, patients: pd.DataFrame, folder: Path) -> None:
     other = ew.simulate(ew.FedAvg(lr=0.05), ew.Bce(), by_clinic(patients), runs_dir=folder, **QUICK)
-    lines = list(ew.compare(run, str(other.folder), metrics=["auroc"]).runs.to_dict("records"))
+    found = ew.compare(run, str(other.folder), metrics=["auroc"])
+    assert repr(found) == found.markdown()
+    lines = list(found.runs.to_dict("records"))
     assert len(lines) == 2
 
 
@@ -247,3 +249,9 @@ def test_two_descriptions_of_arrays_can_be_compared() -> None:
     inputs, labels = np.zeros((4, 2), np.float32), np.array([0, 1, 0, 1])
     first, second = ew.arrays(inputs, labels), ew.arrays(inputs, labels)
     assert first == first != second
+
+
+def test_a_sweep_of_a_file_takes_its_data_and_model_from_it(tmp_path: Path) -> None:
+    for more in ({"data": "digits"}, {"model": "mlp"}):
+        with pytest.raises(ConfigError, match=r"\[base\]"):
+            ew.sweep(tmp_path / "study.toml", **more)  # type: ignore[arg-type]
