@@ -122,16 +122,14 @@ class Run:
 
         model = self._model(device)
         if not isinstance(data, str | os.PathLike) and not hasattr(data, "to_parquet"):
+            from edelweiss.datasets import DataError
+
             try:
                 inputs = torch.as_tensor(data)
             except (TypeError, ValueError, RuntimeError):
-                from edelweiss.datasets import DataError
-
                 raise DataError.plain("predict takes a DataFrame, a path, or an array of numbers") from None
             shape, needed = tuple(inputs.shape[1:]), model.data_summary.shape
             if shape != needed:
-                from edelweiss.datasets import DataError
-
                 raise DataError.plain(f"the array has inputs of shape {shape}: the model takes {needed}")
             return model.scores(inputs if inputs.dtype == torch.uint8 else inputs.float()).numpy()
         labels: list[str] = []

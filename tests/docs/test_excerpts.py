@@ -18,7 +18,7 @@ from tests.docs.excerpts import REPO, excerpts, stale
 
 
 def test_a_line_is_stale_if_a_number_or_a_word_of_it_is_not_printed() -> None:
-    printed = "round  2/40  AUROC 0.9805  0.11 s  333.4 kB\n3 rounds in 2.0 s; results in /tmp/runs/20261129-042813-a\n"
+    printed = "round  2/40  AUROC 0.9805  0.11 s  333.4 kB\n3 rounds in 2.0 s; results in here/runs/20261129-042813-a\n"
     assert stale("...\nround  2/40  AUROC 0.9801  9.99 s  333.4 kB\n", printed) == []
     assert stale("3 rounds in 7.1 s; results in .../runs/20260101-000000-a", printed) == []
     for wrong in ("round  2/40  AUROC 0.9589  0.11 s  333.4 kB", "round  3/40  AUROC 0.9805  0.11 s  333.4 kB"):
