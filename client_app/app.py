@@ -106,8 +106,9 @@ def _surviving(message: Message, do: Callable[[], T]) -> T | Message:
     """Call a function for a message; an exception becomes an error reply, so that the process survives."""
     try:
         return do()
-    except Exception as error:
+    except SiteError as error:  # it is in the log, and may be read by the coordinator
+        reason = f"SiteError: {error}"
+    except Exception as error:  # its text may hold a path or a value
         log.error("%s", traceback.format_exc())
-        known = isinstance(error, SiteError)  # any other's text may hold a path or a value
-        reason = type(error).__name__ + (f": {error}" if known else " (the site's own log says more)")
-        return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)
+        reason = f"{type(error).__name__} (the site's own log says more)"
+    return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)

@@ -61,6 +61,11 @@ class _Seal:
     copied: bool = False  # whether that differed once, and nobody has acknowledged it
 
 
+def simulated(context: Context) -> bool:
+    """Whether a site is a part of public data, and has nothing of its own."""
+    return "partition-id" in context.node_config and context.run_config.get("dataset") != "site"
+
+
 @dataclass(frozen=True)
 class Audit:
     """The log of one site."""
@@ -72,11 +77,9 @@ class Audit:
     @classmethod
     def of(cls, context: Context) -> Audit | None:
         """Return a site's log; None for a simulated site, or one without a state-dir."""
-        node = context.node_config
-        if not node.get("state-dir") or ("partition-id" in node and context.run_config.get("dataset") != "site"):
+        if simulated(context) or not (folder := str(context.node_config.get("state-dir", ""))):
             return None
-        folder = Path(str(node["state-dir"])).expanduser()
-        return cls(folder, str(context.run_id), context.run_config)
+        return cls(Path(folder).expanduser(), str(context.run_id), context.run_config)
 
     def received(self, message: Message, vectors: Mapping[str, Vectors]) -> None:
         """Log a received message, with its vectors by record name; before the first of a run, its run-config."""

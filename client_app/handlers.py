@@ -19,7 +19,7 @@ from edelweiss.client_app.oracle import SiteOracle, stream
 from edelweiss.client_app.policy.limits import Limits
 from edelweiss.client_app.privacy.randomness import KeyedStream, derived, question, with_statistics
 from edelweiss.client_app.vectorised import Update
-from edelweiss.common import to_record
+from edelweiss.common import amount, to_record
 from edelweiss.federation.encoding import remembered, taken
 from edelweiss.federation.messages import Cost, OutgoingReply
 from edelweiss.federation.wire import magnitudes
@@ -41,7 +41,7 @@ def describe(request: SumsRequest | None, site: OpenSite) -> OutgoingReply:
     data, facts = site.data(), site.facts()
     if site.guarded and data is not None and data.missing:  # otherwise the coordinator logs it
         filled = "the mean over all sites" if site.run.standardise else "0, because standardise = false"
-        log.warning("%s: %d missing values, imputed by %s", data.name, data.missing, filled)
+        log.warning("%s: %s, imputed by %s", data.name, amount(data.missing, "missing value"), filled)
     for note in facts.notes if site.guarded else ():
         log.warning("%s: %s", facts.name, note)
     if request is not None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import traceback
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, TypeVar
 
 from flwr.app import Context, Message
 
-from edelweiss.client_app.audit import Audit, keep_receipts
+from edelweiss.client_app.audit import Audit, keep_receipts, simulated
 from edelweiss.client_app.errors import AwaitsApprovalError, RefusedError, SiteError
 from edelweiss.client_app.handlers import HANDLERS
 from edelweiss.client_app.masking import Masking, masking_of
@@ -95,7 +96,8 @@ def _steps(kind: str, message: Message, context: Context) -> Steps[Message]:
     """Answer a message; the caller runs its local update, alone or vectorised with others.
 
     Users' mistakes become replies of one line, never a traceback. Only the public version of an error leaves the site;
-    the full one, with file, row and value, is logged here. Of unexpected exceptions only the type leaves the site.
+    the full one, with file, row and value, is logged here. Of unexpected exceptions only the type leaves the site,
+    unless it is simulated: then they are most likely of the researcher's own code.
     """
     audit = Audit.of(context)
     try:
@@ -133,8 +135,8 @@ def _steps(kind: str, message: Message, context: Context) -> Steps[Message]:
         _seal(outgoing.content, question, context, audit)
     except Exception as error:
         # Flower sends an exception's text to the coordinator, and it may hold a path or a value.
-        log.exception("the app broke")
-        text = f"{type(error).__name__} (the site's own log says more)"
+        _log_once(f"the app broke\n{traceback.format_exc()}", context.run_id)
+        text = _where(error) if simulated(context) else f"{type(error).__name__} (the site's own log says more)"
         if audit:
             audit.broken(message, text)
         raise SiteError(text) from None
@@ -196,6 +198,12 @@ def _own_name(context: Context) -> str:
     """Return the site's name, which the coordinator does not know before the first reply."""
     node = context.node_config
     return str(node.get("site") or f"site-{node.get('partition-id', '?')}")
+
+
+def _where(error: Exception) -> str:
+    """Return an exception's type and text, and the line that raised it."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({last.filename}:{last.lineno})"
 
 
 @lru_cache(maxsize=64)

@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from torch import Tensor
 
 from edelweiss.client_app.stacked_oracle import StackedOracle, UnevenError, rows_of, stacked
 from edelweiss.common import PROCESS_CACHE
+from edelweiss.federation import StrategyError
 from edelweiss.problems import Problem
 
 if TYPE_CHECKING:
@@ -54,7 +57,7 @@ class Update(NamedTuple):
         """Do it."""
         oracle = self.oracle()
         try:
-            reply, memory = self.strategy.local_update(self.sent, self.memory, cast("Oracle", oracle), self.context)
+            reply, memory = _updated(self.strategy, self.sent, self.memory, oracle, self.context)
         finally:
             oracle.close()
         return Updated(reply, memory, oracle.gradients, oracle.differentiated)
@@ -120,13 +123,32 @@ def _given(result: Updated | Exception) -> Updated:
 def _together(updates: Sequence[Update], oracles: Sequence[SiteOracle]) -> list[Updated]:
     first, oracle = updates[0], StackedOracle(updates[0].problem, oracles)
     sent, memory = rows_of([update.sent for update in updates]), rows_of([update.memory for update in updates])
-    # The oracle provides everything that a stackable algorithm uses.
-    reply, memory = first.strategy.local_update(sent, memory, cast("Oracle", oracle), first.context)
+    reply, memory = _updated(first.strategy, sent, memory, oracle, first.context)
     reply, memory = ({name: rows.cpu() for name, rows in part.items()} for part in (reply, memory))  # once for all
     return [
         Updated(_row(reply, k), _row(memory, k), oracle.gradients, samples)
         for k, samples in enumerate(oracle.differentiated)
     ]
+
+
+def _updated(
+    strategy: FederatedStrategy,
+    sent: Arrays,
+    memory: Arrays,
+    oracle: SiteOracle | PrivateOracle | StackedOracle,  # each provides everything that a strategy uses there
+    context: RoundContext,
+) -> tuple[Arrays, Arrays]:
+    """Do the algorithm's local update; raise StrategyError if it returns anything but two dicts of tensors."""
+    returned: Any = strategy.local_update(sent, memory, cast("Oracle", oracle), context)
+    match returned:
+        case ({**reply}, {**kept}) if all(isinstance(vector, Tensor) for vector in (*reply.values(), *kept.values())):
+            return cast("tuple[Arrays, Arrays]", returned)
+    kinds = [type(part).__name__ for part in returned] if isinstance(returned, tuple) else []
+    found = f"a tuple of {' and '.join(kinds)}" if kinds else f"one {type(returned).__name__}"
+    raise StrategyError(
+        f"algorithm = {strategy.name!r}: `local_update` of class {type(strategy).__name__} returned {found}: must be a "
+        "tuple of two dicts of tensors, (reply, memory), such as ({'x': x}, {})"
+    )
 
 
 def _shapes(arrays: Arrays) -> Hashable:

@@ -329,8 +329,10 @@ def _fine_tune(run: RunConfig) -> Iterator[str]:
 
 def _rest(run: RunConfig) -> Iterator[str]:
     for name in parse_words(run.metrics):
-        if name not in METRICS or METRICS[name].of is None:
+        if name not in METRICS:
             yield f"metrics = {shown(run.metrics)}: {METRICS.missing(name)}; it is for metrics from outside"
+        elif METRICS[name].of is None:
+            yield f"metrics = {shown(run.metrics)}: {name!r} is built in and needs no naming: leave it out"
     if run.metrics and not ranks(PROBLEMS[run.problem]):
         yield f"metrics = {shown(run.metrics)} are functions of scores, and problem = {run.problem!r} has none"
     if run.min_replies > run.sites:

@@ -140,7 +140,9 @@ class RunKeys(Keys):
         "federation; in simulations only",
     )
     positive_classes: Classes = Field(
-        "", description='classes of multi-class data that become positive, such as "5-9"; empty: the second half'
+        "",
+        description='classes of multi-class data that become positive, such as "5-9"; empty: the second half of a '
+        "built-in data set",
     )
     negative_classes: Classes = Field("", description="classes that become negative; empty: the first half")
     thin_class: Literal["positive", "negative"] = Field("positive", description="the class that thin-share thins")

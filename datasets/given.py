@@ -10,7 +10,7 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from edelweiss.common import repeated
 from edelweiss.common.files import as_path
 from edelweiss.datasets.config import ARRAYS, TABLE
-from edelweiss.datasets.errors import DataError
+from edelweiss.datasets.errors import DataError, examples
 from edelweiss.datasets.source import Source
 from edelweiss.datasets.sources.arrays import FOLDER
 from edelweiss.datasets.sources.table import read_grouped
@@ -75,7 +76,7 @@ class Table:
             yield keys | {"data-file": str(self.rows)}
             return
         rows = self.rows
-        with _file(_hash_of_frame(rows), ".parquet", lambda path: rows.to_parquet(path, index=False)) as path:
+        with _file("the DataFrame", _hash_of_frame(rows), ".parquet", partial(_write, rows)) as path:
             yield keys | {"data-file": str(path)}
 
 
@@ -115,7 +116,7 @@ class Arrays:
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
             digest.update(tensor.numpy().data)
         facts = {"names": json.dumps(self.names)}
-        with _file(digest.hexdigest(), ".safetensors", lambda path: save_file(tensors, path, facts)) as path:
+        with _file("data", digest.hexdigest(), ".safetensors", lambda path: save_file(tensors, path, facts)) as path:
             yield keys | {"data-file": str(path)}
 
 
@@ -165,6 +166,8 @@ def table(
     frame = rows.to_pandas() if _is_hugging_face(rows) else rows
     if not (hasattr(frame, "columns") and hasattr(frame, "to_parquet")):
         raise DataError.plain(f"a table is a file, a DataFrame or a Hugging Face dataset, not {_kind(rows)}")
+    if twice := repeated(map(str, frame.columns)):
+        raise DataError.plain(f"the DataFrame has columns twice: {examples(twice)}: rename or drop one of each")
     return Table(frame, settings)
 
 
@@ -271,8 +274,8 @@ def as_source(data: Any) -> Source:
 
 
 @contextmanager
-def _file(digest: str, suffix: str, write: Any) -> Iterator[Path]:
-    """Give the block a file with this content; the last process that uses it removes it."""
+def _file(name: str, digest: str, suffix: str, write: Callable[[Path], object]) -> Iterator[Path]:
+    """Give the block a file with this content, which errors call ``name``; the last process that uses it removes it."""
     folder = FOLDER
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.is_symlink() or folder.stat().st_uid != os.getuid() or folder.stat().st_mode & 0o077:
@@ -289,11 +292,27 @@ def _file(digest: str, suffix: str, write: Any) -> Iterator[Path]:
                 draft.unlink(missing_ok=True)
         try:
             yield path
+        except Exception as error:
+            error.args = tuple(_renamed(arg, path, name) for arg in error.args)
+            raise
         finally:
             with suppress(BlockingIOError):
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 path.unlink(missing_ok=True)
                 Path(lock.name).unlink(missing_ok=True)
+
+
+def _renamed(text: Any, path: Path, name: str) -> Any:
+    return text.replace(str(path), name).replace(path.name, name) if isinstance(text, str) else text
+
+
+def _write(frame: pd.DataFrame, path: Path) -> None:
+    """Write a Parquet file; numbers among texts are written as texts, so that readers find the rows that are wrong."""
+    import pandas as pd
+
+    mixed = [name for name in frame if pd.api.types.infer_dtype(frame[name]).startswith("mixed")]
+    texts: dict[Any, pd.Series] = {name: frame[name].map(str, na_action="ignore") for name in mixed}
+    frame.assign(**texts).to_parquet(path, index=False)
 
 
 def _hash_of_frame(frame: pd.DataFrame) -> str:
@@ -360,6 +379,11 @@ def _inputs(values: Any, name: str) -> torch.Tensor:
         raise DataError.plain(
             f"{name}: inputs of shape {found.shape} and type {found.dtype}: must be numbers of shape (n, features), "
             "(n, height, width) or (n, channels, height, width)"
+        )
+    if found.ndim == 4 and found.shape[3] in (1, 3, 4) and found.shape[1] > 4:
+        raise DataError.plain(
+            f"{name}: inputs of shape {found.shape}: channels come first, (n, channels, height, width): "
+            "pass inputs.transpose(0, 3, 1, 2)"
         )
     if found.ndim == 2 or found.dtype != np.uint8:
         found = found.astype(np.float32)

@@ -176,6 +176,12 @@ def _label_of_class(config: DataConfig, count: int) -> Ints:
             f"positive-classes or negative-classes name {examples(unknown)}: {config.dataset} has classes 0 to "
             f"{count - 1}, so leave the others out"
         )
+    if count > 2 and not positive and not negative and config.dataset not in SOURCES.built_in:
+        raise DataError.plain(
+            f"the data have classes 0 to {count - 1}, and the problem takes two: say which are positive, such as "
+            f'positive-classes = "{count - 1}"',
+            key="positive-classes",
+        )
     if not positive:
         positive = tuple(c for c in every if (c not in negative if negative else c >= count // 2))
     if not negative:

@@ -62,7 +62,7 @@ def simulate(
         The network: a name, or a class or function that returns an ``nn.Module``. It is called with those of the
         arguments ``shape`` (of one input), ``outputs`` and ``hidden`` that it names, maps (n, \\*shape) to
         (n, outputs), and has the head as its last layer.
-    metrics : sequence
+    metrics : str or sequence
         More metrics: functions of labels (1 and 0), scores and weights, or names; each is reported by its own name.
     progress : bool or Progress, optional
         Whether to show how the run goes; by default on a terminal and in a notebook.
@@ -135,7 +135,7 @@ def compare(
     ----------
     *runs : Run or path
         Two or more; those that differ in their seed alone form one row. A path may be a pattern, ``"runs/codasca-*"``.
-    metrics : sequence of str
+    metrics : str or sequence of str
         Such as ``"auroc"`` or ``"pooled.auprc"``; differences are in the first. By default the problem's own.
     versus : str
         The row that others are compared with; by default the first.
@@ -153,7 +153,7 @@ def compare(
     from edelweiss.lab.compare.folders import read
 
     found, notes = read([str(run.folder) if isinstance(run, Run) else os.fspath(run) for run in runs])
-    comparison = Comparison.of(found, list(metrics), versus, notes, corrected=corrected)
+    comparison = Comparison.of(found, _listed(metrics), versus, notes, corrected=corrected)
     if to:
         comparison.write(Path(to))
     return comparison
@@ -184,7 +184,7 @@ def sweep(
         The folder of its runs and results; by default ``runs/NAME-OF-THE-FILE``, or ``runs/sweep``.
     jobs : int
         Runs at a time; 0: one per core.
-    metrics : sequence of str
+    metrics : str or sequence of str
         Metrics of the comparison, see `compare`.
 
     Returns
@@ -213,7 +213,7 @@ def sweep(
             base = load_own(stack.enter_context(_settings({}, "", data, model, (), study.get("base", {}))))
             file = stack.enter_context(Scratch()) / file
             file.write_text(_sweep_toml({**study, "base": base}), encoding="utf-8")
-        return folder.sweep(file, os.fspath(to) or f"runs/{file.stem}", jobs or cores(), metrics=metrics)[1]
+        return folder.sweep(file, os.fspath(to) or f"runs/{file.stem}", jobs or cores(), metrics=_listed(metrics))[1]
 
 
 def recommend(
@@ -269,6 +269,9 @@ def recommend(
     from edelweiss.lab.recommend import recommend as compared
 
     leave_unguarded_script()
+    if "algorithm" in keys:
+        given = f"algorithm = {shown(keys['algorithm'])}"
+        raise ConfigError("run-config", [f"{given}: the recipes have their own: leave it out, or take ew.sweep"])
     with _settings("", problem, data, model, (), keys) as settings:
         how: dict[str, Any] = {"draws": draws, "seeds": seeds, "select": select}
         return compared(settings, os.fspath(to), jobs or cores(), **how)[1]
@@ -313,8 +316,8 @@ def _settings(
             if given.setdefault(key, value) != value:
                 wrong.append(f"{key} = {shown(given[key])}: the {kind} says {shown(value)}: say it once")
     if metrics:
-        names = (each if isinstance(each, str) else METRICS.give(each) for each in metrics)
-        given["metrics"] = metrics if isinstance(metrics, str) else ",".join(names)
+        names = (each if isinstance(each, str) else METRICS.give(each) for each in _listed(metrics))
+        given["metrics"] = ",".join(names)
     if model != "":
         given["model"] = model if isinstance(model, str) else MODELS.give(model)
     with ExitStack() as stack:
@@ -323,9 +326,17 @@ def _settings(
             PROCESS_CACHE.forget()  # a function may return other data than the last time
         elif data is not None:
             given = stack.enter_context(as_data(data).as_keys()) | given
+        problem = PROBLEMS.get(str(given.get("problem", "")))
+        if data is not None and problem and not problem.needs_data:
+            wrong.append(f"problem = {problem.name!r} has no data: leave out the argument data")
         if wrong:
             raise ConfigError("run-config", wrong)
         yield given
+
+
+def _listed(names: Any) -> list[Any]:
+    """Return one name, or several, as a list."""
+    return [names] if isinstance(names, str) else list(names)
 
 
 def _named(kind: str, what: Any, registry: Registry[Any]) -> Iterator[tuple[str, Value]]:

@@ -130,19 +130,21 @@ def test_refusals_are_written_as_the_coordinator_hears_them(tmp_path: Path) -> N
     assert [line.get("refused") for line in lines_of(hospital.state)] == [None, said]
 
 
-def test_what_nobody_foresaw_is_written_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_what_nobody_foresaw_only_the_type_leaves_and_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     hospital = Hospital(tmp_path, *table(60, seed=0))
 
     def broken(*_: object) -> None:
         raise RuntimeError("patient 4711")
 
     monkeypatch.setattr("edelweiss.client_app.request_pipeline.admit", broken)
-    with hospital.run() as grid, pytest.raises(ValueError, check=has("content")):
-        told(grid)
-    assert [line.get("refused") for line in lines_of(hospital.state)] == [
-        None,
-        "RuntimeError (the site's own log says more)",
-    ]
+    with hospital.run() as grid:
+        answer = grid.ask("query", 0)
+    said = "RuntimeError (the site's own log says more)"
+    assert answer.error.reason == f"SiteError: {said}"
+    assert [line.get("refused") for line in lines_of(hospital.state)] == [None, said]
+    assert "patient 4711" in caplog.text
 
 
 def test_what_a_coordinator_calls_things_breaks_neither_log_nor_terminal(

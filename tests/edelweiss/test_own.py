@@ -19,6 +19,7 @@ from torch import nn
 import edelweiss as ew
 from edelweiss.common import PlugInError, Registry
 from edelweiss.config import ConfigError
+from edelweiss.federation import RunError
 from edelweiss.models import ModelError
 from edelweiss.models.storage import StoredTensors, write_tensors
 from edelweiss.problems import ProblemError
@@ -277,6 +278,37 @@ class Unfinished(ew.NetworkProblem):
 def test_what_is_none_of_its_kind_is_refused(arguments: dict[str, Any], mine: Any) -> None:
     with pytest.raises(PlugInError):
         ew.simulate(**{"algorithm": "fedavg", "problem": "bce", **arguments}, **QUICK)
+
+
+class Careless(ew.FedAvg):
+    """Its local update does something else."""
+
+    harm = ""
+
+    def local_update(self, sent: Any, memory: Any, oracle: Any, context: Any) -> Any:
+        reply, kept = super().local_update(sent, memory, oracle, context)
+        if self.harm == "raises":
+            reply["nothing"]
+        return {"one dict": reply, "numbers": ({"x": 1.0}, kept), "three": (reply, kept, kept)}[self.harm]
+
+
+@pytest.mark.parametrize("stack", [0, 1])
+@pytest.mark.parametrize(
+    ("harm", "named"),
+    [
+        ("one dict", ["Careless", "(reply, memory)", "one dict"]),
+        ("numbers", ["Careless", "(reply, memory)"]),
+        ("three", ["Careless", "(reply, memory)"]),
+        ("raises", ["KeyError", "'nothing'", f"{__file__}:"]),
+    ],
+)
+def test_a_mistake_in_a_local_update_is_said_once_with_its_place(
+    harm: str, named: list[str], stack: int, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = type("Careless", (Careless,), {"harm": harm})
+    with pytest.raises(RunError, check=has("3 sites", *named)):
+        ew.simulate(own, "bce", sites=3, stack=stack, workers=1, runs_dir=folder / "runs", **QUICK)
+    assert caplog.text.count("Traceback") == (harm == "raises")
 
 
 INFO = {"info": ew.AlgorithmInfo(gradients="q")}

@@ -20,6 +20,7 @@ import edelweiss as ew
 from edelweiss.common import Registry
 from edelweiss.config import ConfigError
 from edelweiss.datasets import DataError
+from tests.said import has
 
 QUICK: dict[str, Any] = {"rounds": 2, "local_steps": 2, "report": False, "workers": 1, "progress": False}
 CLINICS = ("north", "south", "west")
@@ -139,7 +140,7 @@ def test_a_run_shows_itself(run: ew.Run) -> None:
 def test_runs_are_compared(run: ew.Run, patients: pd.DataFrame, folder: Path) -> None:
     other = ew.simulate(ew.FedAvg(lr=0.05), ew.Bce(), by_clinic(patients), runs_dir=folder, **QUICK)
     found = ew.compare(run, str(other.folder), metrics=["auroc"])
-    assert repr(found) == found.markdown()
+    assert repr(found) == found.markdown() == ew.compare(run, other, metrics="auroc").markdown()
     lines = list(found.runs.to_dict("records"))
     assert len(lines) == 2
 
@@ -187,6 +188,8 @@ def test_a_hugging_face_dataset_is_recognised_by_what_it_can_do(run: ew.Run, pat
         ({"algorithm": ew.Codasca(local_steps=5), "local_steps": 6}, ["local-steps"]),
         ({"algorithm": ew.Auc()}, ["algorithm"]),
         ({"problem": ew.Codasca()}, ["problem"]),
+        ({"algorithm": "sagda", "problem": "saddle", "data": ([[1.0]], [0])}, ["problem"]),
+        ({"metrics": "auroc"}, ["metrics"]),
     ],
 )
 def test_all_that_is_wrong_with_arguments_is_said_by_its_key(arguments: dict[str, Any], keys: list[str]) -> None:
@@ -206,11 +209,43 @@ def test_all_that_is_wrong_with_arguments_is_said_by_its_key(arguments: dict[str
         {"north": (np.zeros((3, 2)), [0, 1, 0.5])},
         {"north": (np.full((3, 2), np.inf), [0, 1, 0])},
         {"north": (np.zeros((3, 2)), [0, 1, 0]), "south": (np.zeros((3, 4)), [0, 1, 0])},
+        (np.zeros((40, 8, 8, 3), np.uint8), [0, 1] * 20),
     ],
 )
 def test_data_that_do_not_fit_are_refused(data: Any) -> None:
     with pytest.raises(DataError):
         ew.simulate("fedavg", "bce", data, **QUICK)
+
+
+@pytest.mark.parametrize("classes", [[1, 2], [0, 1, 2]])
+def test_which_of_several_classes_are_positive_is_said_by_who_gives_them(classes: list[int], folder: Path) -> None:
+    data = np.random.default_rng(0).normal(size=(60, 2)), np.resize(classes, 60)
+    with pytest.raises(DataError, check=has(key="positive-classes")):
+        ew.simulate("codasca", "auc", data, **QUICK)
+    run = ew.simulate("codasca", "auc", data, positive_classes="2", sites=2, runs_dir=folder, **QUICK)
+    assert 0 < run.metrics[-1]["central"]["positives"] < run.metrics[-1]["central"]["n"]
+
+
+def test_an_error_about_a_frame_names_the_frame_and_not_its_temporary_file(patients: pd.DataFrame) -> None:
+    mixed = patients.astype({"a": object})
+    mixed.loc[3, "a"] = "hello"
+    wrong = {
+        ("'survived'", "died"): ew.table(patients, sites="clinic", label="survived"),
+        ("'ward'", "clinic"): ew.table(patients, sites="ward", label="died"),
+        ("'a'", "row 4 ('hello')"): by_clinic(mixed),
+    }
+    for named, table in wrong.items():
+        with pytest.raises(DataError, check=has("DataFrame", *named)) as error:
+            ew.simulate("fedavg", "bce", table, **QUICK)
+        assert ".parquet" not in str(error.value)
+    with pytest.raises(DataError, check=has("a")):
+        ew.table(pd.concat([patients, patients[["a"]]], axis=1))
+
+
+def test_recommend_has_algorithms_of_its_own(patients: pd.DataFrame, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, check=has("'codasca'", keys=["algorithm"])):
+        ew.recommend(by_clinic(patients), to=tmp_path / "found", algorithm="codasca")
+    assert not any(tmp_path.iterdir())
 
 
 def test_a_site_whose_name_no_file_can_have_is_named_with_why(tmp_path: Path) -> None:

@@ -111,14 +111,6 @@ def test_without_the_site_the_run_stops_if_all_are_needed(tmp_path: Path, harm: 
     assert lines(str(caught.value), "'site-2'", LOST[harm])
 
 
-def test_the_text_of_an_exception_stays_at_the_site(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(RunError) as caught:
-        simulate(sabotage(tmp_path, "raise"))
-    assert "4711" not in str(caught.value)
-    assert "/secret" not in str(caught.value)
-    assert "patient 4711 in /secret/folder" in caplog.text
-
-
 def test_a_run_stops_at_a_bad_update_if_told_to(tmp_path: Path) -> None:
     named = ('on-bad-update = "stop"', "sabotage.lr = 0.02", "sabotage.lr-dual = 0.02")
     with pytest.raises(RunError, check=has(*named, round=2, key="on-bad-update", sites=("site-2",))):
