@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from operator import is_
 from typing import TYPE_CHECKING, Any
 
@@ -112,6 +113,11 @@ class Broadcast:
         count = self.algorithm.clients_per_round(len(self.sites))
         if count == len(self.sites):
             return self.sites
-        able = [site for site in self.sites if site.weight]
         random = np.random.default_rng([self.algorithm.seed, Stream.PARTICIPANTS, server_round])
+        able = self._able
         return [able[i] for i in sorted(random.choice(len(able), min(count, len(able)), replace=False))]
+
+    @cached_property
+    def _able(self) -> list[Site]:
+        """The sites with a weight."""
+        return [site for site in self.sites if site.weight]
