@@ -103,6 +103,7 @@ def downloaded(
         f'python -c "from torchvision.datasets import {class_name} as D; '
         f"[D('{search_path.target}', {part}=value, download=True) for value in (True, False)]\"",
         f"{name} was not found under {search_path.names} and could not be downloaded",
+        key="data-root",
     )
 
 

@@ -85,7 +85,8 @@ class Labels:
         if moved := [own for own, name in zip(columns, self.names, strict=True) if own != name and own in self.names]:
             raise DataError.plain(
                 f"label names {examples(moved)} in the place of another of the run's labels, which are in this order: "
-                f"{', '.join(self.names)}; name your columns for them in that order"
+                f"{', '.join(self.names)}; name your columns for them in that order",
+                key="label",
             )
         return replace(self, names=columns)
 

@@ -79,7 +79,8 @@ def load_site(config: DataConfig, site: int, sites: int) -> SiteData:
         If the data cannot be read, or cannot be split like this.
     """
     if not 0 <= site < sites:
-        raise DataError.plain(f"site is {site}; with {sites} sites it must be from 0 to {sites - 1}")
+        text = f"site is {site}; with {sites} sites it must be from 0 to {sites - 1}"
+        raise DataError.plain(text, key="site", value=site, allowed=range(sites))
     name, own = f"site-{site}", config.dataset == SITE
     if own:
         site, sites = 0, 1
@@ -99,7 +100,9 @@ def load_site(config: DataConfig, site: int, sites: int) -> SiteData:
     if not len(train):
         raise DataError.plain(
             f"the site's only row is held out in fold {config.fold}, which leaves none to train on; take another fold, "
-            "folds = 0, or leave the site out"
+            "folds = 0, or leave the site out",
+            key="fold",
+            value=config.fold,
         )
     inputs, dealt_whole = pool.source.inputs, bool(pool.whole) and not own
     missing = 0
@@ -185,7 +188,8 @@ def _splits(config: DataConfig, search_path: SearchPath, sites: int) -> Splits:
     pool = pool_of(config, search_path)
     labels, unit = stratum(pool.labels.numpy()[pool.train]), pool.unit[pool.train]
     if config.personal_test and not len(pool.test):
-        raise DataError.plain(f"personal-test needs a test set, and {config.dataset} comes without: raise test-share")
+        text = f"personal-test needs a test set, and {config.dataset} comes without: raise test-share"
+        raise DataError.plain(text, key="personal-test")
     holds_out = not config.personal_test and (config.holdout_share > 0 or config.folds > 0)
     if config.dataset == SITE:
         owner = np.zeros(len(labels), np.int64)
@@ -210,7 +214,10 @@ def _splits(config: DataConfig, search_path: SearchPath, sites: int) -> Splits:
     if config.folds > (largest := int(np.bincount(owner[units.first]).max())) and config.dataset != SITE:
         raise DataError.plain(
             f"folds = {config.folds}: no site has so many {pool.whole or 'rows'}, the largest has {largest}; take at "
-            f"most {largest}"
+            f"most {largest}",
+            key="folds",
+            value=config.folds,
+            allowed=largest,
         )
     held_out = np.zeros(len(labels), np.bool_)
     for site in range(sites if holds_out else 0):

@@ -77,7 +77,10 @@ def natural(rows: Rows, sites: int, rng: np.random.Generator) -> Ints:
     if sites != groups:
         raise DataError.plain(
             f"partition 'sites' needs as many sites as the data set has: {groups}, not {sites}; "
-            f"set the number of sites to {groups}, or use iid, dirichlet or by-class"
+            f"set the number of sites to {groups}, or use iid, dirichlet or by-class",
+            key="sites",
+            value=sites,
+            allowed=groups,
         )
     return rows.groups
 
@@ -90,7 +93,9 @@ def split_sites(rows: Rows, sites: int, rng: np.random.Generator) -> Ints:
     if sites < len(names):
         raise DataError.plain(
             f"partition 'split-sites' gives each of {sites} sites rows of one of the data's own, which are "
-            f"{len(names)}: use as many sites, or more"
+            f"{len(names)}: use as many sites, or more",
+            key="sites",
+            value=sites,
         )
     parts = np.ones(len(names), np.int64)
     while parts.sum() < sites:  # one more part for the site with the largest parts
@@ -125,7 +130,9 @@ def partition(name: str, rows: Rows, sites: int, rng: np.random.Generator) -> In
     if len(rows.labels) < rows.least * sites:
         raise DataError.plain(
             f"{sites} sites need at least {rows.least * sites} {rows.what} ({rows.least} each), and there are "
-            f"{len(rows.labels)}; use fewer sites{rows.instead}"
+            f"{len(rows.labels)}; use fewer sites{rows.instead}",
+            key="sites",
+            value=sites,
         )
     return PARTITIONERS[name](rows, sites, rng)
 

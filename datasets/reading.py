@@ -174,7 +174,10 @@ def _label_of_class(config: DataConfig, count: int) -> Ints:
     if unknown := sorted({*positive, *negative} - set(every)):
         raise DataError.plain(
             f"positive-classes or negative-classes name {examples(unknown)}: {config.dataset} has classes 0 to "
-            f"{count - 1}, so leave the others out"
+            f"{count - 1}, so leave the others out",
+            key="negative-classes" if {*positive} <= {*every} else "positive-classes",
+            value=unknown,
+            allowed=every,
         )
     if count > 2 and not positive and not negative and config.dataset not in SOURCES.built_in:
         raise DataError.plain(
@@ -190,7 +193,9 @@ def _label_of_class(config: DataConfig, count: int) -> Ints:
         key, side = ("positive-classes", positive) if positive else ("negative-classes", negative)
         raise DataError.plain(
             f"{key} = {','.join(map(str, side))!r} leaves the other side empty: {config.dataset} has classes 0 to "
-            f"{count - 1}, so name fewer"
+            f"{count - 1}, so name fewer",
+            key=key,
+            value=side,
         )
     labels = np.full(count, -1)
     labels[list(positive)] = 1

@@ -190,10 +190,10 @@ def make_sampler(name: str, labels: Tensor, batch_size: int, positives: int, gen
         For an unknown name, a size out of range, or no rows.
     """
     if name not in (AUTO, *SAMPLERS):
-        allowed = ", ".join(SAMPLERS)
-        raise DataError.plain(f"unknown sampler {name!r}; allowed: {allowed}.{hint(name, SAMPLERS)}")
+        text = f"unknown sampler {name!r}; allowed: {', '.join(SAMPLERS)}.{hint(name, SAMPLERS)}"
+        raise DataError.plain(text, key="sampler", value=name, allowed=tuple(SAMPLERS))
     if batch_size < 1:
-        raise DataError.plain(f"batch size is {batch_size}; it must be at least 1")
+        raise DataError.plain(f"batch size is {batch_size}; it must be at least 1", key="batch-size", value=batch_size)
     if not len(labels):
         raise DataError.plain("this site has no training rows to draw a batch from")
     labels = labels.cpu()
@@ -201,6 +201,7 @@ def make_sampler(name: str, labels: Tensor, batch_size: int, positives: int, gen
     if name == "uniform" or (name == AUTO and not are_rare(int(positive.sum()), len(labels), positives, batch_size)):
         return Sampler([_Deck(np.arange(len(labels)), generator)], batch_size)
     if not 1 <= positives <= batch_size:
-        raise DataError.plain(f"positives per batch is {positives}; it must be from 1 to the batch size, {batch_size}")
+        text = f"positives per batch is {positives}; it must be from 1 to the batch size, {batch_size}"
+        raise DataError.plain(text, key="positives-per-batch", value=positives, allowed=range(1, batch_size + 1))
     decks = [_Deck(np.flatnonzero(rows.numpy()), generator) for rows in (positive, ~positive)]
     return Sampler(decks, batch_size, positives / batch_size, positive.double().mean().item())

@@ -120,7 +120,8 @@ def deal_proportionally(strata: Ints, owner: Ints, test: Ints, sites: int, rng: 
         if not counts.any():
             raise DataError.plain(
                 "personal-test deals the test rows of a class as its training rows, and a class of the test set has "
-                "none, as in omniglot; take personal-test = false"
+                "none, as in omniglot; take personal-test = false",
+                key="personal-test",
             )
         members = rng.permutation(np.flatnonzero(test == stratum))
         ends = np.rint(np.cumsum(counts)[:-1] / counts.sum() * len(members)).astype(np.int64)

@@ -76,6 +76,7 @@ def no_names(file: Path, header: Sequence[str], rows: Sequence[Sequence[str]]) -
             "it. Insert a line with the names above it, or let a study file name them, as header. If they are names, "
             "change one of them into a word",
             f"{file.name}: the first line seems to hold values, not the names of the columns",
+            key="header",
         )
 
 

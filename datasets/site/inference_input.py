@@ -83,24 +83,24 @@ class Wrong:
 
     def __init__(self, file: Path) -> None:
         self.file = file
-        self._found: dict[tuple[str, str], tuple[list[str], int]] = {}
+        self._found: dict[tuple[str, str], tuple[list[str], int, dict[str, Any]]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._found)
 
-    def add(self, where: str, why: str, rows: Iterable[str], count: int) -> None:
-        """Add ``count`` values; ``rows`` describes the first few."""
-        first, before = self._found.get((where, why), ([], 0))
+    def add(self, where: str, why: str, rows: Iterable[str], count: int, **fields: Any) -> None:
+        """Add ``count`` values; ``rows`` describes the first few, and ``fields`` are those of the first error."""
+        first, before, fields = self._found.get((where, why), ([], 0, fields))
         first += [row for row, _ in zip(rows, range(FIRST - len(first)), strict=False)]
-        self._found[where, why] = (first, before + count)
+        self._found[where, why] = (first, before + count, fields)
 
     def errors(self) -> list[DataError]:
         """Return an error for each kind."""
         found = []
-        for (where, why), (first, count) in self._found.items():
+        for (where, why), (first, count, fields) in self._found.items():
             more = f" and {count - len(first)} more" if count > len(first) else ""
             text = f"{self.file}: {where}: {', '.join(first)}{more}: {why}"
-            found.append(DataError(text, f"{count} values of the file do not fit the model"))
+            found.append(DataError(text, f"{count} values of the file do not fit the model", **fields))
         return found
 
 
@@ -255,7 +255,8 @@ class InferenceTable:
             of = f"{len(self._needed(features))} columns of its study" if self.study else f"{len(features)} features"
             count = f"{len(absent)} of the model's {of}"
             text = f"{self.file}: the table lacks {count}: "
-            problems.append(DataError(f"{text}{'; '.join(listed)}.", "the table lacks features of the model"))
+            public = "the table lacks features of the model"
+            problems.append(DataError(f"{text}{'; '.join(listed)}.", public, key=absent[0]))
         if problems:
             raise DataError.join(problems)
         return features
@@ -297,7 +298,9 @@ class InferenceTable:
             for number, line in enumerate(lines, 1):
                 if len(line) != len(self.names):
                     why = f"there are {len(self.names)} columns; is it separated by {self._separator!r}?"
-                    self.wrong.add("lines of another length", why, [f"row {number} has {len(line)} values"], 1)
+                    self.wrong.add(
+                        "lines of another length", why, [f"row {number} has {len(line)} values"], 1, row=number
+                    )
                     line = [""] * len(self.names)
                 taken.append(line)
                 if len(taken) == rows:
@@ -336,7 +339,7 @@ class InferenceTable:
     ) -> None:
         if len(places):
             rows = (f"row {place + first} ({str(column.iloc[place])!r})" for place in places)
-            self.wrong.add(f"column {name!r}", why, rows, len(places))
+            self.wrong.add(f"column {name!r}", why, rows, len(places), key=name, row=int(places[0]) + first)
 
     def _unreadable(self, error: Exception) -> DataError:
         told = f"{self.file} cannot be read: {reason(error)}"

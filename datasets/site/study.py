@@ -253,7 +253,7 @@ class Study:
         columns = {name: _joined(cells.pop(name)) for name in [*cells]}
         index, when = columns.pop(_ROW), columns.pop(_DAYS, None)
         if not len(index):
-            raise DataError(f"{file}: leave-out leaves no row", "the study's rules leave no row")
+            raise DataError(f"{file}: leave-out leaves no row", "the study's rules leave no row", key="leave-out")
         frame = pd.DataFrame(columns, index=index, copy=False)
         if self.one_row:
             if apart := spelt_apart(frame[self.patient].unique()):

@@ -103,7 +103,7 @@ def _differences(names: list[str], sources: list[Source]) -> list[DataError]:
     if len(set(shapes.values())) > 1:
         listed = examples([f"{name} has {shape}" for name, shape in shapes.items()])
         text = f"site-folders: inputs differ: {listed}; every folder needs the same features, or images of one size"
-        return [DataError.plain(f"{text} and colour: set image-size and image-colour")]
+        return [DataError.plain(f"{text} and colour: set image-size and image-colour", key="shape", value=shapes)]
     if len({source.features for source in sources}) > 1:
         return [DataError.plain("site-folders: the folders' feature columns have different names: rename them")]
     return []

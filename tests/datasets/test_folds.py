@@ -16,6 +16,7 @@ from edelweiss.config import ConfigError, RunConfig
 from edelweiss.datasets import DataConfig, DataError, SiteData, load_site, load_test
 from edelweiss.datasets.splits import assign_folds
 from edelweiss.server_app import simulate
+from tests.said import has
 
 SOURCES: list[dict[str, Any]] = [
     {"dataset": "digits", "binary": False, "partition": "dirichlet", "concentration": 0.2},
@@ -114,14 +115,15 @@ def test_more_folds_than_rows_leave_some_without_held_out_rows(table: Callable[.
 
 
 def test_more_folds_than_any_site_has_rows_are_refused() -> None:
-    with pytest.raises(DataError, match=r"^folds = 1000000: no site has so many rows, the largest has \d+") as no:
+    with pytest.raises(DataError, check=has(key="folds", value=10**6)) as no:
         load_site(DataConfig(dataset="breast-cancer", folds=10**6), 0, 2)
-    largest = int(str(no.value).rpartition(" ")[2])
-    assert len(load_site(DataConfig(dataset="breast-cancer", folds=largest), 0, 2).train)
+    most = no.value.allowed
+    assert str(most) in str(no.value)
+    assert len(load_site(DataConfig(dataset="breast-cancer", folds=most), 0, 2).train)
 
 
 def test_the_only_row_of_a_site_cannot_be_held_out(table: Callable[..., DataConfig]) -> None:
-    with pytest.raises(DataError, match="only row is held out in fold 0"):
+    with pytest.raises(DataError, check=has(key="fold", value=0)):
         load_site(table("a,label\n3,yes\n", folds=2), 0, 1)
     assert len(load_site(table("a,label\n3,yes\n", folds=2, fold=1), 0, 1).train) == 1
 
@@ -175,12 +177,10 @@ def test_five_runs_evaluate_every_patient_of_every_hospital_once(
 
 @pytest.mark.parametrize(("folds", "fold"), [(1, 0), (5, 5), (0, 1), (-1, 0), (2, -1)])
 def test_settings_that_make_no_sense(folds: int, fold: int) -> None:
-    with pytest.raises(ConfigError, match="fold"):
+    with pytest.raises(ConfigError, check=has(fold, keys=["fold" if fold < 0 else "folds"])):
         RunConfig.parse({"folds": folds, "fold": fold})
 
 
-def test_the_run_config_says_it_in_its_own_words() -> None:
-    with pytest.raises(ConfigError, match=r"folds = 5, fold = 5: .* fold from 0 to folds - 1"):
-        RunConfig.parse({"folds": 5, "fold": 5})
+def test_the_last_fold_is_one_below_their_number() -> None:
     data = RunConfig.parse({"folds": 5, "fold": 4}).data()
     assert (data.folds, data.fold) == (5, 4)

@@ -153,11 +153,11 @@ def test_dates_and_merged_cells_of_a_workbook_are_named(tmp_path: Path) -> None:
     for row in (["age", "seen", "label"], [61, datetime(2026, 3, 1), 1], [48, datetime(2026, 3, 2), 0]):
         sheet.append(row)
     book.save(tmp_path / "data.xlsx")
-    with pytest.raises(DataError, match="2026-03-01"):
+    with pytest.raises(DataError, check=has("'2026-03-01'", key="seen", row=1)):
         read_site(str(tmp_path), "label", True)
     sheet.merge_cells("A2:A3")
     book.save(tmp_path / "data.xlsx")
-    with pytest.raises(DataError, match="A2:A3"):
+    with pytest.raises(DataError, check=has("A2:A3")):
         read_site(str(tmp_path), "label", True)
 
 
@@ -180,7 +180,7 @@ def test_a_workbook_whose_sheets_openpyxl_does_not_know_is_refused(tmp_path: Pat
         "xl/workbook.xml",
         lambda text: text.replace(b"schemas.openxmlformats.org", b"purl.oclc.org/ooxml"),  # "Strict Open XML"
     )
-    with pytest.raises(DataError, match="has no sheet"):
+    with pytest.raises(DataError, check=has("data.xlsx", "Strict Open XML", "CSV")):
         read_site(str(tmp_path), "label", True)
 
 
@@ -215,7 +215,7 @@ def test_a_formula_is_its_result_and_refused_without_one(
         assert same(read_site(str(tmp_path), "label", True), plain)
         return
     for read in (lambda: read_site(str(tmp_path), "label", True), lambda: draft(tmp_path / "data.xlsx")):
-        with pytest.raises(DataError, match=r"B3|2 of row 3"):
+        with pytest.raises(DataError, check=has("2 of row 3" if kind == "without a name" else "B3")):
             read()
 
 
@@ -245,14 +245,14 @@ def test_formulas_that_a_program_wrote_are_refused_where_the_table_is(
     if not refused:
         assert same(read_site(str(tmp_path), "", True, study=study), plain)
         return
-    with pytest.raises(DataError, match=f"{where} of sheet 'patients'"):
+    with pytest.raises(DataError, check=has(f"{where} ", "'patients'")):
         read_site(str(tmp_path), "", True, study=study)
 
 
 @pytest.mark.parametrize("name", ["data.rds", "data.RData", "data.arff", "data.xls"])
 def test_what_is_not_read_is_named_with_what_converts_it(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"x")
-    with pytest.raises(DataError, match=name):
+    with pytest.raises(DataError, check=has(tmp_path / name)):
         read_site(str(tmp_path), "", True, study=parse("study.toml", STUDY | {"file": name}))
 
 
@@ -273,10 +273,10 @@ def test_the_command_that_is_named_makes_the_table(
         pyreadstat.write_por(frame.rename(columns={"größe": "GR"}), name)
     else:
         getattr(frame, f"to_{kind}")(tmp_path / name)
-    with pytest.raises(DataError, match="convert it, with python") as caught:
+    with pytest.raises(DataError, check=has(name)) as caught:
         read_site(str(tmp_path), "", True, study=parse("study.toml", STUDY | {"file": name}))
-    python, option, code, named = shlex.split(str(caught.value).partition("convert it, with ")[2])
-    assert (python, option, named) == ("python", "-c", name)
+    option, code, named = shlex.split(str(caught.value).partition(" python ")[2])
+    assert (option, named) == ("-c", name)
     monkeypatch.setattr("sys.argv", [option, named])
     exec(code, {})
     (tmp_path / name).unlink()
@@ -320,7 +320,7 @@ def test_a_sheet_with_a_value_far_away_is_refused_before_its_rows_are_made(
     sheet["CV300000"] = 1
     book.save(tmp_path / "data.xlsx")
     monkeypatch.setattr("edelweiss.datasets.site.formats.free_memory", lambda: 10**8)
-    with pytest.raises(DataError, match=r"0\.6 GB to read.*row 300,000"):
+    with pytest.raises(DataError, check=has("data.xlsx", "0.6 GB", "300,000")):
         read_site(str(tmp_path), "label", True)
 
 
@@ -385,7 +385,7 @@ def test_a_small_workbook_that_becomes_a_large_one_is_refused_before_it_is_unpac
     assert (tmp_path / "data.xlsx").stat().st_size < 10**6
     monkeypatch.setattr("edelweiss.datasets.site.formats.free_memory", lambda: 5 * 10**7)
     monkeypatch.setattr("openpyxl.load_workbook", None)
-    with pytest.raises(DataError, match=r"0\.1 GB to read.*CSV"):
+    with pytest.raises(DataError, check=has("data.xlsx", "0.1 GB", "CSV")):
         read_site(str(tmp_path), "label", True)
 
 
@@ -393,7 +393,7 @@ def test_a_small_workbook_that_becomes_a_large_one_is_refused_before_it_is_unpac
 @pytest.mark.parametrize("content", [b"", b"\x1f\x8b" + bytes(30), b"PK\3\4" + bytes(30)])
 def test_a_damaged_file_is_named(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(DataError, match=name):
+    with pytest.raises(DataError, check=has(tmp_path / name)):
         read_site(str(tmp_path), "label", True)
 
 
@@ -406,9 +406,9 @@ def test_a_stata_file_that_was_cut_is_not_taken_for_another_kind(tmp_path: Path)
     assert "XML" not in str(told.value)
 
 
-def test_what_gzip_has_packed_twice_is_named_so(tmp_path: Path) -> None:
+def test_what_is_packed_twice_is_named_so(tmp_path: Path) -> None:
     (tmp_path / "data.csv.gz").write_bytes(gzip.compress(gzip.compress(text().encode())))
-    with pytest.raises(DataError, match="packed with gzip"):
+    with pytest.raises(DataError, check=has("data.csv.gz", "gzip")):
         read_site(str(tmp_path), "label", True)
 
 
@@ -416,7 +416,7 @@ def test_an_encoding_that_is_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, check=lambda error: error.keys == ["encoding"]):
         parse("study.toml", STUDY | {"encoding": "latin-nine"})
     (tmp_path / "data.csv").write_bytes(text().encode("utf-16"))
-    with pytest.raises(DataError, match="encoding"):
+    with pytest.raises(DataError, check=has("data.csv", "ascii", key="encoding")):
         read_site(str(tmp_path), "", True, study=parse("study.toml", STUDY | {"encoding": "ascii"}))
 
 
@@ -428,7 +428,7 @@ def test_blank_lines_without_end_are_refused_before_their_end_is_read(
     packed = gzip.compress(start + blank * 4 * BLANK)
     (tmp_path / "data.csv.gz").write_bytes(packed[:-20])  # whoever reads it all sees that its end lacks
     for read in (lambda: read_site(str(tmp_path), "label", True), lambda: draft(tmp_path / "data.csv.gz")):
-        with pytest.raises(DataError, match="are blank"):
+        with pytest.raises(DataError, check=has(f"{BLANK:,}")):
             read()
 
 

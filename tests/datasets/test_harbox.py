@@ -13,6 +13,7 @@ from edelweiss.datasets.files import SearchPath
 from edelweiss.datasets.sources import harbox
 from edelweiss.datasets.sources.harbox import FEATURES
 from tests.datasets.helpers import write_users
+from tests.said import has
 
 
 def config(root: Path, **fields: object) -> DataConfig:
@@ -55,7 +56,7 @@ def test_fewer_sites_than_users_get_whole_users(tmp_path: Path) -> None:
     owners = [{row // 10 for row in load_site(grouped, site, 3).train.rows.tolist()} for site in range(3)]
     assert [len(users) for users in owners] == [2, 2, 2]
     assert set.union(*owners) == set(range(6))
-    with pytest.raises(DataError, match="6, not 5"):
+    with pytest.raises(DataError, check=has(key="sites", value=5, allowed=6)):
         load_site(config(tmp_path), 0, 5)
 
 
@@ -108,11 +109,11 @@ def test_all_bad_tables_are_named_at_once(tmp_path: Path) -> None:
     write_users(tmp_path / "harbox", users=3)
     for user in ("1", "3"):
         (tmp_path / "harbox" / f"{user}.csv").write_text("1,2,3\n4,5,6\n")
-    with pytest.raises(DataError, match=r"(?s)1\.csv: line 1 has 2 numbers .*line 2 .*3\.csv: line 1"):
+    with pytest.raises(DataError, check=has("1.csv", "3.csv", "line 1", "line 2")):
         load_site(config(tmp_path), 0, 3)
 
 
 def test_missing_tables_say_where_they_were_sought(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"harbox: no <user>\.csv in .* set data-root") as caught:
+    with pytest.raises(DataError, check=has("<user>.csv", key="data-root")) as caught:
         load_site(config(tmp_path), 0, 3)
     assert str(tmp_path) not in caught.value.public

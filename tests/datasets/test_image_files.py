@@ -16,6 +16,7 @@ from edelweiss.datasets.image_faults import BadImageError, Faults
 from edelweiss.datasets.image_file import ImageForm, header, pixels
 from edelweiss.datasets.images import read_images
 from tests.datasets.dicoms import SHIPPED, dataset, ramp, write
+from tests.said import has
 
 AS_IS = ImageForm()
 NOISE = np.random.default_rng(0).integers(0, 65536, (12, 10))
@@ -167,6 +168,6 @@ def test_a_small_file_of_many_pixels_is_refused_as_pillow_does(tmp_path: Path, m
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 30)
     Image.new("L", (8, 8)).save(tmp_path / "x.png")
     write(tmp_path / "x.dcm", dataset(ramp((8, 8)), 12))
-    for name, said in (("x.png", r"64 pixels\) exceeds limit"), ("x.dcm", "8x8 pixels")):
-        with pytest.raises(BadImageError, match=said):
+    for name, said in (("x.png", 64), ("x.dcm", "8x8")):
+        with pytest.raises(BadImageError, check=has(said)):
             header(tmp_path / name)

@@ -20,6 +20,7 @@ from edelweiss.datasets.site.survey import Survey
 from edelweiss.datasets.source import Source
 from tests.datasets.dicoms import dataset, ramp, write
 from tests.datasets.helpers import sites_of
+from tests.said import has
 
 ROWS = 20
 HTML = b"<!DOCTYPE html><title>404</title>"
@@ -177,7 +178,7 @@ def test_a_row_for_each_box_is_one_image(tmp_path: Path, patient: str) -> None:
     assert "2 of 5 rows repeat an image" in note
     several = Labels(("Target", "x"), ("", ""), "ignore")  # of which one is another in each row
     (place / "labels.csv").write_text(BOXES.replace("10,5", "1,5").replace("60,7", "1,7").replace("90,3", "0,3"))
-    with pytest.raises(DataError, match=r"are listed more than once: row 4 \('p1.png'\): as row 2"):
+    with pytest.raises(DataError, check=has("labels.csv", "row 4 ('p1.png')", "row 2")):
         read_site(str(place), "Target,x", True, ImageRules(), patient, labels=several)
     survey = Survey.of(str(place), follow_links=False)
     assert survey is not None
@@ -191,9 +192,9 @@ def test_rows_of_an_image_that_contradict_each_other_are_refused(tmp_path: Path,
     row = dict(zip(names, ("p1.png", "1", "b", "PA"), strict=True))
     rows = [row, {**row, column: other}, {**row, "path": "p2.png", "Target": "0"}]
     (place / "labels.csv").write_text("\n".join(",".join(line) for line in [names, *(r.values() for r in rows)]))
-    with pytest.raises(DataError, match=r"are listed more than once: row 2 .*: as row 1; keep one line") as told:
+    with pytest.raises(DataError, check=has("row 2 ('p1.png')", "row 1")) as told:
         read_site(str(place), "Target", True, ImageRules(), "who")
-    assert told.value.public == "labels.csv: 1 images are listed more than once"
+    assert told.value.public.startswith("labels.csv: 1 images")
 
 
 def test_a_dicom_file_among_others_is_read(tmp_path: Path) -> None:
@@ -342,7 +343,7 @@ def test_a_preset_of_frontal_images_reads_no_others(tmp_path: Path) -> None:
     assert shades(read_site(str(place), "label", True, ImageRules(views=("lateral",)), labels=preset))[0] == 1
     listed = place / "labels.csv"
     listed.write_text(listed.read_text().replace(",PA", ",Frontal").replace(",AP", ",Frontal"))
-    with pytest.raises(DataError, match=r"views = 'AP, PA'.*'Frontal' \(13 rows\)"):
+    with pytest.raises(DataError, check=has("'AP, PA'", "'Frontal' (13 rows)", key="view")):
         read_site(str(place), "label", True, labels=preset)
 
 

@@ -15,6 +15,7 @@ from edelweiss.datasets import DataConfig, DataError, SiteData, load_site, load_
 from edelweiss.datasets.partition import Rows, dirichlet, partition
 from edelweiss.datasets.splits import stratified, thinned
 from tests.datasets.helpers import sites_of
+from tests.said import has
 
 
 def rows_of(parts: list[SiteData], *, held_out: bool = True) -> list[int]:
@@ -249,14 +250,14 @@ def test_many_sites_are_partitioned_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "site", "sites", "says"),
+    ("fields", "site", "sites", "key", "value"),
     [
-        ({}, 0, 500, "500 sites need at least 1000 training rows"),
-        ({}, 3, 3, "from 0 to 2"),
-        ({"positive_classes": (4,)}, 0, 2, "classes 0 to 1"),
-        ({"positive_classes": (0, 1)}, 0, 2, "other side empty"),
+        ({}, 0, 500, "sites", 500),
+        ({}, 3, 3, "site", 3),
+        ({"positive_classes": (4,)}, 0, 2, "positive-classes", [4]),
+        ({"positive_classes": (0, 1)}, 0, 2, "positive-classes", (0, 1)),
     ],
 )
-def test_a_split_that_cannot_be(fields: dict[str, object], site: int, sites: int, says: str) -> None:
-    with pytest.raises(DataError, match=says):
+def test_a_split_that_cannot_be(fields: dict[str, object], site: int, sites: int, key: str, value: object) -> None:
+    with pytest.raises(DataError, check=has(key=key, value=value)):
         load_site(DataConfig(dataset="breast-cancer", **fields), site, sites)  # type: ignore[arg-type]

@@ -20,6 +20,7 @@ from edelweiss.common import PROCESS_CACHE
 from edelweiss.datasets import DataConfig, DataError, load_site, load_test
 from edelweiss.datasets.numbers import LARGEST
 from tests.datasets.helpers import idx, picture, write_hearts, write_mnist, write_tar, write_users, write_zips
+from tests.said import has
 
 ROWS = [["a", "b", "label"], *([str(i), str(i * i % 7), str(i % 2)] for i in range(20))]
 once = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None)
@@ -177,22 +178,22 @@ KNOWN: dict[str, tuple[str, Callable[[Path], object], str, Callable[[Path], obje
         lambda d: write_mnist(d / "m", False),
         f"m/{LABELS}",
         lambda f: f.write_bytes(idx(np.full(40, 10, np.uint8))),
-        "labels go up to 10",
+        "0 to 9",
     ),
     "images of another size": (
         "mnist",
         lambda d: write_mnist(d / "m", False),
         f"m/{TRAIN}",
         lambda f: f.write_bytes(idx(np.zeros((40, 20, 20), np.uint8))),
-        r"not \(n, 28, 28\)",
+        "(n, 28, 28)",
     ),
-    "a bomb": ("mnist", lambda d: write_mnist(d / "m", False), f"m/{TRAIN}", _bomb, "not begin like an idx file"),
+    "a bomb": ("mnist", lambda d: write_mnist(d / "m", False), f"m/{TRAIN}", _bomb, f"{TRAIN}.gz"),
     "zeros within": (
         "cifar10",
         lambda d: write_tar(d / "m/cifar10_images.tar"),
         "m/cifar10_images.tar",
         _zeros,
-        "is damaged",
+        "cifar10_images.tar",
     ),
     "an infinite feature": (
         "heart-disease",
@@ -206,28 +207,28 @@ KNOWN: dict[str, tuple[str, Callable[[Path], object], str, Callable[[Path], obje
         lambda d: write_hearts(d / "m", False),
         "m/va.data",
         lambda f: f.write_text(f.read_text() + "1" + ",1" * 12 + ",9\n"),
-        "0 to 4",
+        ",9')",
     ),
     "a number that overflows": (
         "harbox",
         lambda d: write_users(d / "m"),
         "m/1.csv",
         lambda f: f.write_text(f.read_text() + "1e38" + ",1" * 899 + ",0\n"),
-        "'1e38' as number 1",
+        "'1e38'",
     ),
     "a pipe": (
         "harbox",
         lambda d: write_users(d / "m"),
         "m/1.csv",
         lambda f: (f.unlink(), os.mkfifo(f)),
-        "regular file",
+        "1.csv",
     ),
     "half a zip": (
         "omniglot",
         lambda d: write_zips(d / "m"),
         "m/images_background_small1.zip",
         lambda f: os.truncate(f, f.stat().st_size // 2),
-        "not a zip file",
+        "images_background_small1.zip",
     ),
     "a drawing for a wall": (
         "omniglot",
@@ -252,6 +253,6 @@ def test_a_data_set_with_one_file_that_is_not_right_names_it(tmp_path: Path, wha
     make(tmp_path)
     spoil(tmp_path / file)
     config = DataConfig(dataset=dataset, data_root=str(tmp_path / "m"), download=False)
-    with pytest.raises(DataError, match=said) as caught:
+    with pytest.raises(DataError, check=has(said)) as caught:
         load_test(config)
     assert str(tmp_path) not in caught.value.public

@@ -15,6 +15,7 @@ from edelweiss.datasets.files import SearchPath
 from edelweiss.datasets.sources import cifar, heart_disease
 from edelweiss.datasets.vision import import_torchvision
 from tests.datasets.helpers import CIFAR_CLASSES, write_hearts, write_mnist, write_tar
+from tests.said import has
 
 
 @pytest.mark.parametrize(
@@ -73,9 +74,8 @@ def test_a_damaged_idx_file_is_named(tmp_path: Path, spoil: object) -> None:
     write_mnist(root, packed=False)
     file = root / "train-images-idx3-ubyte"
     file.write_bytes(spoil(file.read_bytes()))  # type: ignore[operator]
-    with pytest.raises(DataError, match="cannot be read") as caught:
+    with pytest.raises(DataError, check=has(file)) as caught:
         load_test(DataConfig(dataset="mnist", data_root=str(root), download=False))
-    assert str(file) in str(caught.value)
     assert str(tmp_path) not in caught.value.public
 
 
@@ -85,10 +85,8 @@ def test_what_is_not_found_says_where_it_was_sought(tmp_path: Path) -> None:
         ("cifar10", "cifar10_images.tar"),
         ("cifar100", "cifar-100-python"),
     ):
-        with pytest.raises(DataError, match=f"{dataset} was not found and download is false") as caught:
+        with pytest.raises(DataError, check=has(dataset, sought, tmp_path, key="data-root")) as caught:
             load_test(DataConfig(dataset=dataset, data_root=str(tmp_path), download=False))
-        assert str(tmp_path) in str(caught.value)
-        assert sought in str(caught.value)
         assert str(tmp_path) not in caught.value.public
 
 
@@ -98,7 +96,7 @@ def test_a_failed_download_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     torchvision = import_torchvision()
     monkeypatch.setattr(torchvision.datasets, "CIFAR100", offline)
-    with pytest.raises(DataError, match="no route to host") as caught:
+    with pytest.raises(DataError, check=has("cifar100", "no route to host")) as caught:
         load_test(DataConfig(dataset="cifar100", data_root=str(tmp_path)))
     assert "could not be downloaded" in caught.value.public
 
@@ -149,14 +147,14 @@ def test_a_cache_that_cannot_be_written_is_no_error(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda tar: write_tar(tar, size=16), "airplane/0000.jpg.* cannot be read"),
-        (lambda tar: write_tar(tar, classes=CIFAR_CLASSES[:3]), "the classes airplane, automobile, bird;"),
-        (lambda tar: tar.write_bytes(b"not a tar" * 200), "cannot be read"),
+        (lambda tar: write_tar(tar, size=16), "airplane/0000.jpg"),
+        (lambda tar: write_tar(tar, classes=CIFAR_CLASSES[:3]), "airplane, automobile, bird;"),
+        (lambda tar: tar.write_bytes(b"not a tar" * 200), "cifar10_images.tar"),
     ],
 )
 def test_another_tar_is_refused(tmp_path: Path, make: object, says: str) -> None:
     make(tmp_path / "cifar10_images.tar")  # type: ignore[operator]
-    with pytest.raises(DataError, match=says) as caught:
+    with pytest.raises(DataError, check=has(says)) as caught:
         decoded(tmp_path)
     assert str(tmp_path) not in caught.value.public
 
@@ -176,13 +174,13 @@ def test_heart_disease_files(tmp_path: Path, place: str, header: bool) -> None:
 
 def test_heart_disease_that_is_missing_or_damaged(tmp_path: Path) -> None:
     config = DataConfig(dataset="heart-disease", data_root=str(tmp_path))
-    with pytest.raises(DataError, match=r"cleveland\.data, hungarian\.data") as caught:
+    with pytest.raises(DataError, check=has("cleveland.data, hungarian.data", key="data-root")) as caught:
         load_test(config)
     assert str(tmp_path) not in caught.value.public
     write_hearts(tmp_path, header=False)
     file = tmp_path / "va.data"
     file.write_text(file.read_text() + "1,2,3\nx,1,1,1,1,1,1,1,1,1,1,1,1,1\n")
-    with pytest.raises(DataError, match=r"line 13 .*line 14") as caught:
+    with pytest.raises(DataError, check=has(file, "line 13", "line 14")) as caught:
         load_test(config)
     assert caught.value.public == "heart-disease: va.data has 2 bad lines of 14"
 
@@ -200,7 +198,7 @@ def test_real_hospitals(data_root: str) -> None:
         mine = np.isin(test.rows.numpy(), part.train.rows.numpy()).sum()
         assert mine == pytest.approx(0.25 * len(part.train), abs=1)
         assert not set(load_site(config, site, 4).train.rows.tolist()) & set(test.rows.tolist())
-    with pytest.raises(DataError, match="4, not 3"):
+    with pytest.raises(DataError, check=has(key="sites", value=3, allowed=4)):
         load_site(config, 0, 3)
     assert len(load_site(DataConfig(dataset="heart-disease", data_root=data_root), 0, 6).train) > 50
 

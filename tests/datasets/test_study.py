@@ -13,6 +13,7 @@ from edelweiss.config.study import read_study
 from edelweiss.datasets.errors import DataError
 from edelweiss.datasets.site.study import Study
 from edelweiss.datasets.sources.heart_disease import FEATURES, HOSPITALS
+from tests.said import has
 
 STUDY = """
 delimiter = ";"
@@ -98,7 +99,7 @@ def test_all_is_told_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"\n\n", b"Fall;Befund\n", b"\xff\xfe\x00", b'"Fall;Befund\nx'])
 def test_what_is_no_table_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "data.csv").write_bytes(content)
-    with pytest.raises(DataError, match=r"cannot be read|no rows|is not text"):
+    with pytest.raises(DataError, check=has(tmp_path / "data.csv")):
         study(tmp_path).read(tmp_path / "data.csv")
 
 
@@ -119,13 +120,12 @@ def test_each_value_is_in_one_subgroup(tmp_path: Path) -> None:
 
 def test_one_file_is_read(tmp_path: Path) -> None:
     it = study(tmp_path, 'file = "*.txt"\n' + STUDY)
-    with pytest.raises(DataError) as none:
+    with pytest.raises(DataError, check=has(key="data-dir")):
         it.place(str(tmp_path))
     for name in "ab":
         (tmp_path / f"{name}.txt").touch()
-    with pytest.raises(DataError, match=r"2 match: a\.txt, b\.txt") as two:
+    with pytest.raises(DataError, check=has("a.txt, b.txt", key="data-dir")):
         it.place(str(tmp_path))
-    assert none.value.key == two.value.key == "data-dir"
 
 
 @pytest.mark.parametrize(
