@@ -48,7 +48,7 @@ def measure(folder: Path, data_root: str) -> tuple[float, float]:
     test = load_test(replace(given.config.data(), personal_test=False))
     assert test is not None, "the studies' data come with a test set"
     labels = test.targets().numpy()
-    random = np.random.default_rng([given.config.seed, Stream.NEWCOMERS])
+    random = np.random.default_rng([given.config.seed, Stream.NEW_SITES])
     rows = Rows(labels, labels, np.zeros_like(labels), None, given.config.concentration)
     newcomers = max(8, given.config.sites // 2)
     owner = partition("dirichlet", rows, newcomers, random)

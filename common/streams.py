@@ -22,7 +22,7 @@ class Stream(IntEnum):
     LOGISTIC_TEST = 6
     TEST_TASKS = 7
     GRAPH = 8
-    NEWCOMERS = 9
+    NEW_SITES = 9
     SENDING_ORDER = 10
     STAGE_OUTPUT = 11
     HEADS = 12

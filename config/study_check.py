@@ -139,7 +139,7 @@ def _doubts(file: StudyFile) -> Iterator[Line]:
         if without := [name for name in bare if file.columns[name].mean is None]:
             yield Line("warning", "columns", f"no range: {_names(without)}; {text}: range = [LOWEST, HIGHEST]")
     for name, one in file.columns.items():
-        yield from (Line("warning", "columns", f"columns.{shorter(name)}{text}") for text in _column_doubts(file, one))
+        yield from (Line("warning", "columns", f"columns.{shorter(name)}{text}") for text in _about_column(file, one))
     if named := [name for name in file.columns if names_an_id(name)]:
         text = f"drop = {written(named)} instead of their tables"
         yield Line("warning", "columns", f"named like identifiers: {_names(named)}; if they are: {text}")
@@ -160,8 +160,8 @@ def _doubts(file: StudyFile) -> Iterator[Line]:
             yield Line("warning", "dates", f"date-format = {toml_value(file.date_format)} {text}")
 
 
-def _column_doubts(file: StudyFile, column: ColumnTable) -> Iterator[str]:
-    """Yield doubts about one column, each to follow its name."""
+def _about_column(file: StudyFile, column: ColumnTable) -> Iterator[str]:
+    """Yield warnings about one column, each to follow its name."""
     low, high = column.range or (None, None)
     if column.range and low is not None and high is not None:
         inside = [text for text in column.missing if is_number(text) and low <= float(text) <= high]

@@ -18,7 +18,7 @@ from edelweiss.datasets.facts import LARGEST, Classes, Hash, Shape, Sum, Text
 from edelweiss.datasets.samples import Samples
 
 SMALLEST = 1e-37  # a normal float32
-# Of a model's file. 1 did not say what inputs and labels mean, 2 not which fit and colour images have: see `Meaning`.
+# Of a model's file. 1 had no `ModelSchema`, and 2 none of images' fit and colour.
 FILE_FORMAT = 4
 Prior = Annotated[Sum, Interval(ge=sys.float_info.min, le=1 - sys.float_info.epsilon)]
 

@@ -163,7 +163,7 @@ def wrong_labels(label: str, uncertain: str, blank: str, preset: str) -> Iterato
                 f'"{names[0]}=ones,zeros"'
             )
         if name and name.lower() not in lower:
-            yield f"uncertain = {shown(uncertain)}: {name!r} is none of the labels.{hint(name, names)}"
+            yield f"uncertain = {shown(uncertain)}: {name!r} is not among the labels.{hint(name, names)}"
 
 
 def stratum(labels: Ints) -> Ints:

@@ -98,7 +98,7 @@ class ModelSchema:
             yield f"Where {labels.healthy!r} is 1, all labels are 0{but}."
 
     def facts(self) -> dict[str, object]:
-        """Return the entries of a model's file, with the lowest format that preserves the meaning."""
+        """Return the entries of a model's file, with the lowest format that preserves the schema."""
         entries = _adapter().dump_python(self, mode="json", exclude_defaults=True)
         several = self.labels is not None and self.labels.several
         least = 3 if several or {"image_fit", "image_colour"} & entries.keys() else 2
@@ -120,23 +120,23 @@ class ModelSchema:
         if "data" not in facts:
             return cls(missing="mean" if data_summary.shift else "zero")
         try:
-            meaning = _adapter().validate_python(facts["data"])
+            schema = _adapter().validate_python(facts["data"])
         except ValidationError as error:
             wrong = [f"data.{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
             raise ValueError("; ".join(wrong[:3])) from None
-        study = meaning.study
+        study = schema.study
         named = study.features() if study else []
-        if meaning.features and columns_hash(meaning.features) != data_summary.columns:
+        if schema.features and columns_hash(schema.features) != data_summary.columns:
             raise ValueError("data.features are not those of columns, the hash of their names")
-        if meaning.features and study and sorted(named) != sorted(meaning.features):
+        if schema.features and study and sorted(named) != sorted(schema.features):
             raise ValueError("data.features are not the columns of data.study")
-        if labels := meaning.labels:
+        if labels := schema.labels:
             if len(labels.uncertain) != len(labels.names):
                 raise ValueError("data.labels.uncertain has not an entry for each of data.labels.names")
             if len(labels.names) != max(1, len(data_summary.labels)):
                 found = f"{len(labels.names)} columns, and labels {len(data_summary.labels) or 'none'}"
                 raise ValueError(f"data.labels.names has {found}")
-        return meaning
+        return schema
 
 
 def _newer(study: Mapping[str, object]) -> bool:

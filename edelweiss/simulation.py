@@ -110,7 +110,7 @@ def register(
     Raises
     ------
     edelweiss.config.ConfigError
-        When something is none of its kind, or has the name of something built in.
+        When something is of another kind, or has the name of something built in.
     """
     for cls in classes:
         (PROBLEMS if isinstance(cls, type) and issubclass(cls, Problem) else ALGORITHMS).give(cls)

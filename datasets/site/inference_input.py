@@ -43,7 +43,7 @@ FIRST = 5  # rows named in a message
 
 
 def open_inference_input(
-    place: str | Path, meaning: ModelSchema, data_summary: DataSummary, others: Sequence[str] = ()
+    place: str | Path, schema: ModelSchema, data_summary: DataSummary, others: Sequence[str] = ()
 ) -> InferenceTable | InferenceImages:
     """Open a file of patients, or a folder that holds one like a site's folder.
 
@@ -65,9 +65,7 @@ def open_inference_input(
         raise DataError(f"{shown(str(place))} cannot be read: {reason(error)}") from None
     if not is_file(path):
         raise DataError(f"{path}: there is no such file")
-    return (
-        InferenceImages(path, meaning, data_summary) if images else InferenceTable(path, meaning, data_summary, others)
-    )
+    return InferenceImages(path, schema, data_summary) if images else InferenceTable(path, schema, data_summary, others)
 
 
 @dataclass(frozen=True)
@@ -125,8 +123,8 @@ class InferenceTable:
         If it is no table, or lacks columns that the model needs; with all problems.
     """
 
-    def __init__(self, file: Path, meaning: ModelSchema, data_summary: DataSummary, others: Sequence[str] = ()) -> None:
-        self.file, self.study, self.missing = file, meaning.study, 0
+    def __init__(self, file: Path, schema: ModelSchema, data_summary: DataSummary, others: Sequence[str] = ()) -> None:
+        self.file, self.study, self.missing = file, schema.study, 0
         self.notes: list[str] = []
         self.wrong = Wrong(file)
         self._parquet = file.suffix == ".parquet" and not self.study  # a study file describes texts
@@ -139,11 +137,11 @@ class InferenceTable:
             raise
         except Exception as error:  # Arrow raises many kinds on a damaged file
             raise self._unreadable(error) from None
-        if problems := [*self._wrong_header(meaning.features)]:
+        if problems := [*self._wrong_header(schema.features)]:
             raise DataError.join(problems)
         if not self._parquet and (said := found_in(file, self.study.form if self.study else None)):
             self.notes.append(said)
-        self.features = self._features(meaning, data_summary, others)
+        self.features = self._features(schema, data_summary, others)
         columns = {column.name for column in self.study.columns} if self.study else {*self.features}
         self.kept = tuple(name for name in self.names if name not in columns)
         order = [name for name in self.names if name in self.features]
@@ -225,18 +223,18 @@ class InferenceTable:
             yield from no_names(self.file, names, self._first)
         yield from wrong_names(self.file, names)
 
-    def _features(self, meaning: ModelSchema, data_summary: DataSummary, others: Sequence[str]) -> tuple[str, ...]:
+    def _features(self, schema: ModelSchema, data_summary: DataSummary, others: Sequence[str]) -> tuple[str, ...]:
         """Return the columns that are features, in the model's order."""
         problems = [
             DataError(f"there is no column {name!r}.{hint(name, self.names)}", "a named column is missing", key=name)
             for name in others
             if name not in self.names
         ]
-        features = meaning.features
+        features = schema.features
         if not features:
             no_features = {
                 *others,
-                *(meaning.labels.names if meaning.labels else [meaning.label]),
+                *(schema.labels.names if schema.labels else [schema.label]),
                 *([self.study.patient] if self.study else []),
             }
             features = tuple(sorted(name for name in self.names if name not in no_features))
@@ -355,12 +353,12 @@ class InferenceImages:
 
     missing = 0
 
-    def __init__(self, file: Path, meaning: ModelSchema, data_summary: DataSummary) -> None:
+    def __init__(self, file: Path, schema: ModelSchema, data_summary: DataSummary) -> None:
         self.file, self.notes = file, list[str]()
         self._shape = data_summary.shape
         # A colour model takes grey images; a grey model takes colour images only if it was trained with image-colour.
-        colour = "rgb" if meaning.image_colour == "auto" and data_summary.shape[0] == 3 else meaning.image_colour
-        self._form = ImageForm(meaning.image_size, meaning.image_fit, colour)
+        colour = "rgb" if schema.image_colour == "auto" and data_summary.shape[0] == 3 else schema.image_colour
+        self._form = ImageForm(schema.image_size, schema.image_fit, colour)
         try:
             with stream_of(file, Form(delimiter=",", decimal=".")) as stream:
                 self.kept, *self._rows = [tuple(map(str.strip, line)) for line in csv.reader(stream) if line] or [()]

@@ -418,7 +418,7 @@ def read_numbers(
     problems: list[DataError],
     indicators: Collection[str] = (),
 ) -> NDArray[np.float32]:
-    """Return the features, shape (n, F), NaN where missing; errors go to ``problems``, doubts to ``warnings``."""
+    """Return the features, shape (n, F), NaN where missing; errors go to ``problems``."""
     inputs = np.empty((len(frame), len(features)), np.float32)
     if not features:
         problems.append(

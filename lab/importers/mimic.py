@@ -20,8 +20,8 @@ LAYOUT = (
 )
 OPTIONS = {"split": ("train", "validate", "test", "all")}
 
-# View positions as DICOM defines them, attribute (0018,5101): LL and RL are left and right lateral. What is none of
-# these is oblique, decubitus or another special view.
+# View positions as DICOM defines them, attribute (0018,5101): LL and RL are left and right lateral. Any other view
+# is oblique, decubitus or another special one.
 VIEWS = {"AP": "AP", "PA": "PA", "LATERAL": "lateral", "LL": "lateral", "RL": "lateral", "": ""}
 
 
