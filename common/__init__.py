@@ -22,4 +22,4 @@ from edelweiss.common.records import from_record, plain, record_in, records_in, 
 from edelweiss.common.registry import Registry, by_name, require_declared, require_kinds
 from edelweiss.common.schema import Schema, in_a_line, printable, record_errors, schema_of
 from edelweiss.common.streams import Stream
-from edelweiss.common.suggest import CLOSE, amount, closest, hint, repeated, shorter, shown, unknown
+from edelweiss.common.suggest import CLOSE, amount, closest, hint, repeated, shorter, shown, unknown, within

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -68,3 +69,8 @@ def unknown(kind: str, name: str, allowed: Iterable[str]) -> str:
     """Return the message for an unknown name: the closest name, and all."""
     names = list(allowed)
     return f"unknown {kind} {shown(name)}.{hint(name, names)} There are: {', '.join(sorted(names))}"
+
+
+def within(table: str, problems: Iterable[str]) -> list[str]:
+    """Return the problems of a table's keys, each of which begins with the key, with the table's name before it."""
+    return [re.sub(r"^(unknown key ['\"])?", lambda start: f"{start[0]}{table}.", text) for text in problems]

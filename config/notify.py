@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field
 
-from edelweiss.common import ConfigError, shorter, shown
+from edelweiss.common import ConfigError, shorter, shown, within
 from edelweiss.common.files import read_toml, reason
 from edelweiss.config.keys import Keys
 from edelweiss.config.node import LocalPath
@@ -121,9 +121,9 @@ class Notify(Keys):
             return None, [f"notify = {shown(table)} must be a table, [notify]"]
         notify, found = cls.checked(table)
         hidden = (re.sub(r"^webhook = .*: ", "webhook: ", text, flags=re.DOTALL) for text in found)  # may be a secret
-        wrong = [f"notify.{text}" for text in hidden]
+        wrong = within("notify", hidden)
         if notify is not None and not wrong:
-            wrong = [f"notify.{text}" for text in notify._contradictions(table)]
+            wrong = within("notify", notify._contradictions(table))
         return notify, wrong
 
     @classmethod

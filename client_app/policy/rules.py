@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, PrivateAttr
 
 from edelweiss.client_app.connection import TABLES, JoinConfig
-from edelweiss.common import ConfigError, flatten, hint, shorter, shown, unknown
+from edelweiss.common import ConfigError, flatten, hint, shorter, shown, unknown, within
 from edelweiss.common.files import read_toml, reason
 from edelweiss.config import RunConfig
 from edelweiss.config.keys import Keys
@@ -236,9 +236,9 @@ class Policy(Keys):
             table = {**table, "ranges": {} if refused else ranges}
         policy, others = cls.checked(table)
         budget, spoilt = Budget.checked(privacy)
-        others += [f"privacy.{text}" for text in spoilt]
+        others += within("privacy", spoilt)
         studies, spoilt = _studies_in(given["studies"])
-        others += [f"studies.{text}" for text in spoilt]
+        others += within("studies", spoilt)
         if policy is None or budget is None or wrong or others:
             raise PolicyError(f"policy of {path}", wrong + others)
         policy._budget, policy._studies = budget, studies
@@ -374,7 +374,7 @@ def _studies_in(tables: dict[str, Any]) -> tuple[dict[str, StudyData], list[str]
         twin = next((other for other, its in found.items() if study and its.study_key == study.study_key != ""), "")
         if twin:
             others.append(f"study-key: {shorter(twin)!r} has the same: each study needs a key of its own")
-        wrong += [f"{shorter(name)}.{text}" for text in others]
+        wrong += within(shorter(name), others)
         if study:
             found[name] = study
     return found, wrong

@@ -93,10 +93,8 @@ class SitePrivacy:
             return Patients(len(samples))
         own = torch.from_numpy(ids[samples.rows.cpu().numpy()].astype("int64"))
         if not self.data.by_patient and len(torch.unique(own)) < len(own):
-            raise ConfigError(
-                "patient",
-                ["rows repeat, and no column says whose a row is: name it, or nobody knows what a patient's part is"],
-            )
+            text = "rows repeat, and no column says whose a row is: name it, or nobody knows what a patient's part is"
+            raise ConfigError("node-config", [f"patient: {text}"])
         return Patients(len(samples), own)
 
     @property

@@ -18,6 +18,7 @@ from edelweiss.client_app.extract.source import DATABASES, PASSWORD, ExtractErro
 from edelweiss.config.study import read_study
 from edelweiss.datasets import DataConfig, DataError, load_site
 from tests.client_app.postgres import Server
+from tests.said import has
 
 QUERY = "SELECT id AS patient, age, sex, ldl, died FROM visits ORDER BY n"
 STUDY = """
@@ -184,7 +185,7 @@ def test_postgresql_cannot_be_written_and_stops_in_time(
     with source.answer("SELECT count(*) FROM kept", 60, postgres.password) as (_, answer):
         assert list(answer.parts) == [[(1,)]]
     with (
-        pytest.raises(ExtractError, match="--timeout"),
+        pytest.raises(ExtractError, check=has("--timeout", 0.2)),
         source.answer("SELECT pg_sleep(60)", 0.2, postgres.password) as (_, answer),
     ):
         list(answer.parts)
@@ -196,7 +197,7 @@ def test_sqlite_cannot_be_written_and_stops_in_time(database: Path) -> None:
         with pytest.raises(ExtractError), source.answer(text, 60) as (_, answer):
             list(answer.parts)
     endless = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
-    with pytest.raises(ExtractError, match="--timeout"), source.answer(endless, 0.2) as (_, answer):
+    with pytest.raises(ExtractError, check=has("--timeout", 0.2)), source.answer(endless, 0.2) as (_, answer):
         list(answer.parts)
     with source.answer("SELECT count(*) FROM visits", 60) as (_, answer):
         assert list(answer.parts) == [[(60,)]]
@@ -234,9 +235,8 @@ def test_ids_of_64_bits_in_a_table_without_a_study_file(tmp_path: Path) -> None:
     folder.mkdir()
     frame = pd.DataFrame({"person_id": LARGE + np.arange(60) // 2, "ldl": np.arange(60) / 8, "label": [0, 1, 1] * 20})
     frame.to_parquet(folder / "data.parquet")
-    with pytest.raises(DataError, match="patient") as caught:
+    with pytest.raises(DataError, check=has("patient", key="person_id", row=1)):
         load_site(DataConfig(dataset="site", data_dir=str(folder)), 0, 1)
-    assert caught.value.key == "person_id"
     data = load_site(DataConfig(dataset="site", data_dir=str(folder), patient="person_id", folds=2), 0, 1)
     assert data.features == ("ldl",)
     train, held_out = (set(part.rows.numpy() // 2) for part in (data.train, data.held_out))

@@ -26,6 +26,7 @@ from edelweiss.config.study import read_study, read_study_file
 from edelweiss.datasets import DataConfig, DataError, load_site
 from tests.client_app.fhir import Writer, write
 from tests.client_app.omop import TABLES, names, tables
+from tests.said import has
 
 pytest.importorskip("duckdb", reason="DuckDB is not installed")
 
@@ -514,11 +515,11 @@ def test_a_place_that_has_no_export_is_refused(site: Site, tmp_path: Path, capsy
 
 def test_a_data_folder_with_an_export_or_a_database_points_to_extract(site: Site, tmp_path: Path) -> None:
     small(site, 10)
-    with pytest.raises(DataError, match=re.escape(f"--source fhir:{site.export}")):
+    with pytest.raises(DataError, check=has(f"--source fhir:{site.export}", key="data-dir")):
         load_site(DataConfig(dataset="site", data_dir=str(site.export)), 0, 1)
     (folder := tmp_path / "sql").mkdir()
     (folder / "omop.db").touch()
-    with pytest.raises(DataError, match=re.escape(f"--source sqlite:///{folder}/omop.db")):
+    with pytest.raises(DataError, check=has(f"--source sqlite:///{folder}/omop.db", key="data-dir")):
         load_site(DataConfig(dataset="site", data_dir=str(folder)), 0, 1)
 
 
@@ -555,8 +556,8 @@ def test_a_query_of_the_hospital_and_one_that_takes_too_long_or_too_much(site: S
         assert [tuple(row) for part in answer.parts for row in part] == [(10, "female")]
     endless = "SELECT count(*) FROM range(1000000000000) WHERE md5(range::VARCHAR) = ''"  # in hardly any memory
     vast = "SELECT count(*) FROM range(1000000000) a, range(1000000000) b"
-    for query, timeout, wrong in ((endless, 0.5, "--timeout"), (vast, 600, "needs more than 512MB")):
-        with pytest.raises(ExtractError, match=wrong), source.answer(query, timeout) as (_, answer):
+    for query, timeout, wrong in ((endless, 0.5, "--timeout"), (vast, 600, "512MB")):
+        with pytest.raises(ExtractError, check=has(wrong)), source.answer(query, timeout) as (_, answer):
             list(answer.parts)
 
 
@@ -578,9 +579,8 @@ def test_a_query_of_the_hospital_and_one_that_takes_too_long_or_too_much(site: S
 def test_a_code_that_is_none_is_refused_with_the_right_one(tmp_path: Path, code: str, right: str) -> None:
     file = tmp_path / "study.toml"
     file.write_text(STUDY.replace("http://loinc.org|2345-7", code))
-    with pytest.raises(ConfigError, match=re.escape(right)) as caught:
+    with pytest.raises(ConfigError, check=has(right, keys=["extract.features.glucose.concepts.1"])):
         read_study_file(str(file))
-    assert caught.value.keys == ["extract.features.glucose.concepts.1"]
 
 
 def test_a_study_for_omop_alone_is_refused_for_fhir_and_the_other_way_round(
@@ -613,7 +613,7 @@ def test_a_study_for_omop_alone_is_refused_for_fhir_and_the_other_way_round(
 def test_a_value_set_without_all_its_codes_is_refused(site: Site, tmp_path: Path, content: str) -> None:
     file = tmp_path / "heart.json"
     file.write_text(content)
-    with pytest.raises(ConfigError, match=r"heart\.json"):
+    with pytest.raises(ConfigError, check=has(file)):
         read_value_set(file)
 
 

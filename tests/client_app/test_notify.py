@@ -37,6 +37,7 @@ from edelweiss.config.notify import Notify
 from edelweiss.federation.fingerprint import fingerprint
 from tests.client_app.mailbox import hook, mailbox
 from tests.client_app.policies import WAITS, Hospital, told, train
+from tests.said import has
 from tests.server_app.sites import table
 
 HOSTILE = "$(touch /tmp/pwned); `id` <b>@here</b> https://evil.example/\r\nBcc: x@evil.example"
@@ -110,7 +111,7 @@ def test_join_says_everything_that_is_wrong_with_its_table(tmp_path: Path) -> No
         JoinConfig.read(str(file), {})
     assert {"notify.smtp", "notify.lost-after"} <= {text.split(" ")[0].rstrip(":") for text in error.value.problems}
     file.write_text('superlink = "a:1"\ninsecure = true\n[notify]\ncommand = ["/bin/true"]\n')
-    with pytest.raises(ConfigError, match="state-dir"):
+    with pytest.raises(ConfigError, check=has("state-dir", keys=["notify"])):
         JoinConfig.read(str(file), {})
     assert Policy.read(str(file)), "the rules leave the table alone"
 
@@ -393,7 +394,7 @@ def test_a_webhook_that_sends_elsewhere_is_not_followed(monkeypatch: pytest.Monk
     monkeypatch.setenv(ways.TOKEN, "swordfish")
     with hook() as other:
         for status in (301, 302, 303, 307, 308):
-            with hook(status=status, location=other.url) as web, pytest.raises(UntoldError, match=str(status)):
+            with hook(status=status, location=other.url) as web, pytest.raises(UntoldError, check=has(status)):
                 ways_in(settings(webhook=web.url))["webhook"](notice())
             assert len(web.posts) == 1
     assert not other.posts
@@ -487,7 +488,7 @@ def test_a_name_and_a_password_go_through_tls_only(tmp_path: Path, monkeypatch: 
     (tmp_path / "password").write_text("swordfish\n")
     own = {"smtp_user": "anna", "smtp_password_file": str(tmp_path / "password")}
     with mailbox(certificate=authority(tmp_path)) as box:
-        with pytest.raises(UntoldError, match="certificate"):
+        with pytest.raises(UntoldError, check=has("127.0.0.1", "self-signed certificate")):
             ways_in(mail(box.address, **own))["mail-to"](notice())
         assert not [line for line in box.lines if line.startswith("AUTH")]
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "mail.crt"))  # as for a hospital's own authority

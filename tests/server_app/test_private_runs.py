@@ -30,6 +30,7 @@ from edelweiss.problems import PROBLEMS, Setting
 from edelweiss.server_app.simulation import simulate
 from tests.client_app.policies import site_toml
 from tests.lab.read_page import Page
+from tests.said import has
 from tests.server_app.sites import run_at, site_job, write_table
 
 BASE: dict[str, Any] = {
@@ -160,7 +161,7 @@ def test_other_labels_are_counted_with_other_noise() -> None:
 def test_rows_that_repeat_without_a_patient_column_are_refused() -> None:
     site = private()
     ids = np.zeros(len(site.data.train.inputs), np.uint64)
-    with pytest.raises(ConfigError, match="rows repeat"):
+    with pytest.raises(ConfigError, check=has(keys=["patient"])):
         SitePrivacy.simulated(site.run, replace(site.data, patient_ids=ids, by_patient=False), 0)
 
 

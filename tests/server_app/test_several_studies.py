@@ -31,6 +31,7 @@ from edelweiss.server_app.console import Progress
 from edelweiss.server_app.coordinator import coordinate
 from edelweiss.server_app.tickets import EXECUTOR_KEY
 from tests.client_app.policies import WAITS
+from tests.said import has
 from tests.server_app.sites import SiteGrid, table
 from tests.server_app.studies import Study, changed
 
@@ -294,25 +295,26 @@ def test_doctor_reads_every_folder(site: Site) -> None:
 
 
 MISTAKES = {
-    "no key": ("data-dir = '/data/a'", "studies.a.study-key is missing"),
-    "no folder": (f"study-key = '{'0' * 64}'", "studies.a.data-dir is missing"),
-    "no such key": ("study-key = '/nowhere'\ndata-dir = '/data'", "studies.a.study-key"),
-    "another key": ("folder = '/data'", "studies.a.unknown key 'folder'"),
-    "an address": (f"study-key = '{'0' * 64}'\ndata-dir = 'https://x/y'", "not an address"),
+    "no key": ("data-dir = '/data/a'", "study-key", ""),
+    "no folder": (f"study-key = '{'0' * 64}'", "data-dir", ""),
+    "no such key": ("study-key = '/nowhere'\ndata-dir = '/data'", "study-key", "/nowhere"),
+    "another key": ("folder = '/data'", "folder", "study-key"),
+    "an address": (f"study-key = '{'0' * 64}'\ndata-dir = 'https://x/y'", "data-dir", "https://x/y"),
 }
 
 
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_in_a_study_is_told(tmp_path: Path, name: str) -> None:
-    lines, said = MISTAKES[name]
+    lines, key, said = MISTAKES[name]
     (tmp_path / "site.toml").write_text(f"[studies.a]\n{lines}\n")
-    with pytest.raises(PolicyError, match=said.replace(".", r"\.")):
+    with pytest.raises(PolicyError, check=has(said)) as caught:
         Policy.read(str(tmp_path / "site.toml"))
+    assert caught.value.keys[0] == f"studies.a.{key}"
 
 
 def test_two_studies_with_one_key_are_refused(site: Site) -> None:
     site.write({"sepsis": ("study", site.first), "falls": ("study", site.second)})
-    with pytest.raises(PolicyError, match="'sepsis' has the same: each study needs a key of its own"):
+    with pytest.raises(PolicyError, check=has("'sepsis'", keys=["studies.falls.study-key"])):
         Policy.read(str(site.file))
 
 
