@@ -11,6 +11,7 @@ from flwr.app import ConfigRecord, RecordDict
 from edelweiss.datasets import wrong_facts
 from edelweiss.federation import BadReplyError, Site
 from edelweiss.federation.replies import ReplyChecker
+from tests.said import has
 
 if TYPE_CHECKING:
     from flwr.app import Message
@@ -30,7 +31,7 @@ def test_an_evaluation_is_over_no_more_samples_than_are_held_out(n: int) -> None
     if n <= HELD_OUT:
         answers.to_the_end(site, said, said)
     else:
-        with pytest.raises(BadReplyError, match=f"n = {n}: it has {HELD_OUT} samples to evaluate on"):
+        with pytest.raises(BadReplyError, check=has(f"n = {n}", HELD_OUT)):
             answers.to_the_end(site, said, said)
 
 

@@ -19,6 +19,7 @@ from edelweiss.problems.onnx_export import Exported, export, missing_packages
 from edelweiss.problems.prediction import predict
 from edelweiss.problems.trained_model import TrainedModel
 from edelweiss.server_app import simulate
+from tests.said import has
 from tests.server_app.labelled import LABELS, folders, labelled
 
 
@@ -140,20 +141,20 @@ def test_the_file_says_what_uncertain_and_blank_stood_for(run: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "said"),
     [
-        ("names", ["Edema", "Effusion"], "data.labels.uncertain has not an entry for each of data.labels.names"),
-        ("uncertain", ["ones", "perhaps", "ones"], "data.labels.uncertain.1: Input should be"),
-        ("blank", "ones", "data.labels.blank: Input should be"),
+        ("names", ["Edema", "Effusion"], "data.labels.names"),
+        ("uncertain", ["ones", "perhaps", "ones"], "data.labels.uncertain.1"),
+        ("blank", "ones", "data.labels.blank"),
     ],
 )
 def test_what_it_cannot_say_is_refused(run: Path, key: str, value: object, said: str) -> None:
     facts = StoredTensors.read(run / "model.safetensors").facts
     facts["data"]["labels"][key] = value
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, check=has(said)):
         ModelSchema.of_file(facts, DataSummary.of_file(facts))
 
 
 def test_it_cannot_name_other_labels_than_the_model_has(run: Path) -> None:
     facts = StoredTensors.read(run / "model.safetensors").facts
     single = DataSummary.of_file({**facts, "labels": [], "priors": []})
-    with pytest.raises(ValueError, match=r"data\.labels\.names has 3 columns, and labels none"):
+    with pytest.raises(ValueError, check=has("data.labels.names", 3)):
         ModelSchema.of_file(facts, single)

@@ -24,6 +24,7 @@ from edelweiss.problems.prediction import predict
 from edelweiss.problems.recalibration import EVIDENCE
 from edelweiss.problems.trained_model import TrainedModel
 from edelweiss.server_app import Result, simulate
+from tests.said import has
 from tests.server_app.sites import NAMES, STUDY, hospitals, images, job, run_at, site_job, table, with_study
 
 Rows = Iterable[Iterable[object]]
@@ -159,11 +160,11 @@ def test_a_model_that_names_no_features_takes_them_by_their_fingerprint(tmp_path
     features, _ = table(6, seed=3)
     rows = [[f"p{number}", *row, 1] for number, row in enumerate(features.tolist())]
     file = write(tmp_path / "p.csv", ["case", *NAMES, "label"], rows)
-    with pytest.raises(DataError, match=r"does not name its 4 features, only the fingerprint \w{8}.*'case'.*--others"):
+    with pytest.raises(DataError, check=has(model.data_summary.columns, 4, "'case'", "--others")):
         predict(model, file, tmp_path / "out.csv")
     predict(model, file, tmp_path / "out.csv", ["case"])
     assert list(read(tmp_path / "out.csv")[0]) == ["case", "label", "score"], "the label is that of the run"
-    with pytest.raises(DataError, match=r"there is no column 'cases'\. Did you mean 'case'\?"):
+    with pytest.raises(DataError, check=has("'case'?", key="cases")):
         predict(model, file, tmp_path / "again.csv", ["cases"])
 
 
@@ -227,7 +228,7 @@ def test_a_model_says_the_least_format_that_is_read_as_it_is_meant() -> None:
     told = ModelSchema(image_size=8, image_fit="pad").facts()
     assert told["format"] == 3
     assert ModelSchema.of_file(told, DataSummary()) == ModelSchema(image_size=8, image_fit="pad")
-    with pytest.raises(ValueError, match="image_colour"):
+    with pytest.raises(ValueError, check=has("image_colour")):
         ModelSchema.of_file({"data": {"image_colour": "blue"}}, DataSummary())
 
 
@@ -270,7 +271,7 @@ def test_what_is_no_table_of_the_model_s_is_refused(
 def test_a_workbook_that_is_refused_is_not_told_to_be_text(finished: Result, tmp_path: Path) -> None:
     write(tmp_path / "p.csv", BREAST_CANCER, [["=1+1"] * len(BREAST_CANCER)])
     pd.read_csv(tmp_path / "p.csv").to_excel(tmp_path / "p.xlsx", index=False)
-    with pytest.raises(DataError, match="A2") as told:
+    with pytest.raises(DataError, check=has("A2")) as told:
         predict(TrainedModel.read(finished.folder), tmp_path / "p.xlsx", tmp_path / "out.csv")
     assert str(told.value).count("p.xlsx") == 1
     assert "text" not in str(told.value)
@@ -297,7 +298,7 @@ def test_all_that_is_wrong_is_told_at_once_over_all_chunks(
     assert not (tmp_path / "out.csv").exists()
 
 
-@pytest.mark.parametrize(("filler", "wrong"), [(b"\0", "NUL characters"), (b"1", "line 2 has more than 16,777,216")])
+@pytest.mark.parametrize(("filler", "wrong"), [(b"\0", "NUL"), (b"1", "16,777,216")])
 def test_what_is_no_table_is_refused_before_it_fills_the_memory(
     finished: Result, tmp_path: Path, filler: bytes, wrong: str
 ) -> None:
@@ -305,7 +306,7 @@ def test_what_is_no_table_is_refused_before_it_fills_the_memory(
     with file.open("wb") as out:
         out.write(f"{HEADER}\n".encode() + filler * (2**24 + 2**20))
     os.truncate(file, 10**12)  # more than anybody reads: of zeros, which take no place
-    with pytest.raises(DataError, match=wrong):
+    with pytest.raises(DataError, check=has(wrong)):
         predict(TrainedModel.read(finished.folder), file, tmp_path / "out.csv")
 
 
