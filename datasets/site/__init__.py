@@ -282,7 +282,8 @@ def file_of(folder: str) -> Path:
         If there is none, or it is unclear which.
     """
     if not folder:
-        raise DataError.plain("data-dir is empty; the data set 'site' needs the folder of the site's data")
+        text = "data-dir is empty; the data set 'site' needs the folder of the site's data"
+        raise DataError.plain(text, key="data-dir", value=folder)
     try:
         place = as_path(folder)
         found = sorted(shorter(entry.name) for entry in place.iterdir())

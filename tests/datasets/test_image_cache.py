@@ -13,7 +13,7 @@ from edelweiss.client_app.local_data import image_cache
 from edelweiss.config import SiteConfig
 from edelweiss.datasets.errors import DataError
 from edelweiss.datasets.image_cache import ImageCache
-from edelweiss.datasets.image_faults import Faults
+from edelweiss.datasets.image_faults import NO_IMAGE, UNREADABLE, Faults
 from edelweiss.datasets.image_file import ImageForm
 from edelweiss.datasets.images import read_images
 from tests.said import has
@@ -65,7 +65,7 @@ def test_whatever_changes_is_read_anew(files: dict[str, Path], tmp_path: Path, c
     first, *_, last = files.values()
     if change == "time":
         spoil(first, noticed=True)
-        with pytest.raises(DataError, check=has("labels.csv", "row 0")):
+        with pytest.raises(DataError, check=has("labels.csv", NO_IMAGE.wrong, "row 0")):
             read(files, cache)
         assert not list((tmp_path / "cache").glob("*.draft"))
         return
@@ -131,7 +131,7 @@ def test_what_is_too_large_leaves_the_others_alone(files: dict[str, Path], tmp_p
 def test_an_image_that_cannot_be_decoded_leaves_no_draft(files: dict[str, Path], tmp_path: Path) -> None:
     first = next(iter(files.values()))
     first.write_bytes(first.read_bytes()[:50])  # its header is whole
-    with pytest.raises(DataError, check=has("labels.csv", "row 0")):
+    with pytest.raises(DataError, check=has("labels.csv", UNREADABLE.wrong, "row 0")):
         read(files, ImageCache(tmp_path / "cache", 10**6))
     assert not list((tmp_path / "cache").iterdir())
 

@@ -14,6 +14,7 @@ from edelweiss.common import ConfigError
 from edelweiss.config import RunConfig
 from edelweiss.datasets import DataConfig, DataError, load_site, load_test
 from edelweiss.datasets.files import SearchPath
+from edelweiss.datasets.image_faults import NO_IMAGE, OTHER_SIZE, UNREADABLE
 from edelweiss.datasets.image_file import ImageForm
 from edelweiss.datasets.source import Source
 from edelweiss.datasets.sources import image_folder
@@ -174,14 +175,13 @@ def test_images_of_several_sizes_need_one_to_be_named(root: Path) -> None:
     write_tree(root)
     save(root / "train/cat/wide.png", 5, (9, 4))
     error = problem(root)
-    assert "differ in size from most: train/cat/wide.png: 9x4, most 6x4; set image-size" in str(error)
-    assert error.public == "image-folder: 1 images differ in size from most"
+    assert has(f"{OTHER_SIZE.wrong}: train/cat/wide.png: 9x4, most 6x4", "image-size")(error)
+    assert error.public == f"image-folder: 1 images {OTHER_SIZE.wrong}"
 
 
 def test_images_that_would_not_fit_into_memory_are_refused(root: Path, cache: Path) -> None:
     error = problem(write_tree(root), size=10**6)
-    assert "12 images of 1000000x1000000 pixels and 3 channels take 36,000.0 GB" in str(error)
-    assert "set image-size, to " in str(error)
+    assert has(12, "1000000x1000000", "36,000.0 GB", "image-size")(error)
     assert not cache.exists()
 
 
@@ -205,14 +205,11 @@ def test_all_that_is_wrong_with_images_is_told_at_once(root: Path, cache: Path) 
         (root / f"train/cat/broken{number}.png").write_text("no image")
     save(root / "val/bird/0.png", 1)
     error = problem(root)
-    for part in (
-        "images are not images: train/cat/broken0.png, train/cat/broken1.png",
-        "train/cat/broken4.png and 2 more; replace them",
-        "val/ has 1 classes that train/ lacks: bird",
-    ):
-        assert part in str(error)
+    assert has(f"{NO_IMAGE.wrong}: train/cat/broken0.png, train/cat/broken1.png", "train/cat/broken4.png")(error)
+    assert has("val/", ": bird")(error)
+    assert "broken5.png" not in str(error), "the others are counted"
     assert str(root / "train") not in str(error), "images are named by their paths in the folder"
-    assert "image-folder: 7 images are not images" in error.public
+    assert f"image-folder: 7 images {NO_IMAGE.wrong}" in error.public
     assert not cache.exists()
 
 
@@ -223,8 +220,8 @@ def test_an_image_cut_short_leaves_nothing_behind(root: Path, cache: Path) -> No
     Image.fromarray(noise).save(file)
     file.write_bytes(file.read_bytes()[:1000])
     error = problem(root)
-    assert "images cannot be read: val/cat/0.png: " in str(error)
-    assert error.public == "image-folder: 1 images cannot be read"
+    assert f"images {UNREADABLE.wrong}: val/cat/0.png: " in str(error)
+    assert error.public == f"image-folder: 1 images {UNREADABLE.wrong}"
     assert not cache.exists()
     Image.fromarray(noise).save(file)
     assert len(read(root).inputs) == 12
@@ -269,14 +266,14 @@ def bad_list(root: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (only_cats, "train/ holds 1 folders of classes (cat)"),
-        (flat, "train/ holds 0 folders of classes"),
-        (emptied, "train/ has 1 folders without any .png, .jpg, .jpeg: cat"),
-        (two_test_sets, "val/ and test/ both have images by class"),
-        (unsorted_test, "test/ without a folder named as one in train/"),
-        (empty_test, "val/ holds no images"),
-        (bad_list, "val_annotations.txt: line 3 ('val_0.JPEG'), line 4 ('gone.JPEG'), line 5 ('val_100.JPEG'): a line"),
-        (lambda root: None, "image-folder: no train/ in "),
+        (only_cats, "(cat)"),
+        (flat, ": train/ holds 0 "),
+        (emptied, ".png, .jpg, .jpeg: cat"),
+        (two_test_sets, "val/ and test/ "),
+        (unsorted_test, ": test/ "),
+        (empty_test, ": val/ "),
+        (bad_list, "val_annotations.txt: line 3 ('val_0.JPEG'), line 4 ('gone.JPEG'), line 5 ('val_100.JPEG')"),
+        (lambda root: None, "image-folder: no train/ "),
     ],
 )
 def test_a_folder_that_cannot_be_used_says_why(root: Path, make: Callable[[Path], None], said: str) -> None:

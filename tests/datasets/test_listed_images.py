@@ -12,6 +12,7 @@ from PIL import Image
 
 from edelweiss.datasets import DataConfig, DataError, table_warnings
 from edelweiss.datasets.image_cache import ImageCache
+from edelweiss.datasets.image_faults import LINKED, MISNAMED, OUTSIDE, TWICE, TWIN
 from edelweiss.datasets.image_file import ImageForm
 from edelweiss.datasets.labels import Labels
 from edelweiss.datasets.site import read_site
@@ -64,8 +65,8 @@ def test_the_same_picture_in_two_files_is_a_doubt_and_kept_with_what_was_decoded
     for cache in (None, *[ImageCache(tmp_path / "cache", 10**9)] * 2):
         source = read(place, cache=cache)
         [doubt] = source.warnings
-        assert "are identical to another image: row 21 ('copy.png'): as row 4 ('p3.png')" in str(doubt)
-        assert doubt.public == "labels.csv: 1 images are identical to another image"
+        assert has(TWIN.wrong, "row 21 ('copy.png')", "row 4 ('p3.png')")(doubt)
+        assert doubt.public == f"labels.csv: 1 images {TWIN.wrong}"
         assert len(source.inputs) == ROWS + 1
 
 
@@ -120,9 +121,8 @@ def test_the_share_is_a_bound_that_may_be_reached(tmp_path: Path, cached: bool) 
     cache = ImageCache(tmp_path / "cache", 10**6) if cached else None
     assert len(read(place, bad_images=5 / ROWS, cache=cache).inputs) == ROWS - 5
     error = refusal(place, bad_images=0.2499, cache=cache)
-    assert "5 of 20 images are bad, more than bad-images = 0.2499 allows" in str(error)
-    assert "5 of 20 images are bad" in error.public
-    assert "p3.png" in str(error)
+    assert has("5 of 20", "bad-images = 0.2499", "p3.png")(error)
+    assert "5 of 20" in error.public
     assert "bad-images" not in refusal(place, cache=cache).public
 
 
@@ -154,8 +154,7 @@ def test_what_the_list_says_wrong_is_never_left_out(tmp_path: Path) -> None:
     with (place / "labels.csv").open("a") as file:
         file.write("\n../p0.png,0,x\np1.png,0,x")
     error = refusal(place, bad_images=0.9)
-    assert "lie outside the folder: row 21" in str(error)
-    assert "are listed more than once: row 22 ('p1.png'): as row 2" in str(error)
+    assert has(f"{OUTSIDE.wrong}: row 21", f"{TWICE.wrong}: row 22 ('p1.png')", "row 2")(error)
 
 
 BOXES = """path,x,width,Target,age,who
@@ -178,7 +177,7 @@ def test_a_row_for_each_box_is_one_image(tmp_path: Path, patient: str) -> None:
     assert "2 of 5 rows repeat an image" in note
     several = Labels(("Target", "x"), ("", ""), "ignore")  # of which one is another in each row
     (place / "labels.csv").write_text(BOXES.replace("10,5", "1,5").replace("60,7", "1,7").replace("90,3", "0,3"))
-    with pytest.raises(DataError, check=has("labels.csv", "row 4 ('p1.png')", "row 2")):
+    with pytest.raises(DataError, check=has(f"{TWICE.wrong}: row 4 ('p1.png')", "row 2")):
         read_site(str(place), "Target,x", True, ImageRules(), patient, labels=several)
     survey = Survey.of(str(place), follow_links=False)
     assert survey is not None
@@ -192,9 +191,9 @@ def test_rows_of_an_image_that_contradict_each_other_are_refused(tmp_path: Path,
     row = dict(zip(names, ("p1.png", "1", "b", "PA"), strict=True))
     rows = [row, {**row, column: other}, {**row, "path": "p2.png", "Target": "0"}]
     (place / "labels.csv").write_text("\n".join(",".join(line) for line in [names, *(r.values() for r in rows)]))
-    with pytest.raises(DataError, check=has("row 2 ('p1.png')", "row 1")) as told:
+    with pytest.raises(DataError, check=has(f"{TWICE.wrong}: row 2 ('p1.png')", "row 1")) as told:
         read_site(str(place), "Target", True, ImageRules(), "who")
-    assert told.value.public.startswith("labels.csv: 1 images")
+    assert told.value.public == f"labels.csv: 1 images {TWICE.wrong}"
 
 
 def test_a_dicom_file_among_others_is_read(tmp_path: Path) -> None:
@@ -207,9 +206,8 @@ def test_a_dicom_file_among_others_is_read(tmp_path: Path) -> None:
     source = read(place)
     assert len(source.inputs) == ROWS
     [doubt] = source.warnings
-    assert "the content decides" in str(doubt)
-    assert "row 5 ('p4.png'): DICOM, row 6 ('p5.jpg'): PNG; rename them" in str(doubt)
-    assert doubt.public == "labels.csv: 2 images have a format other than their names say; the content decides"
+    assert has(MISNAMED.wrong, "row 5 ('p4.png'): DICOM", "row 6 ('p5.jpg'): PNG")(doubt)
+    assert doubt.public == f"labels.csv: 2 images {MISNAMED.wrong}"
 
 
 # ---------------------------------------------------------------------- views
@@ -233,28 +231,24 @@ def test_images_of_other_views_need_not_be_readable(tmp_path: Path) -> None:
     place = folder(tmp_path, "AP,PA")
     spoil(place, [1, 3, 4])
     assert len(read(place, views=("AP",), bad_images=0.1).inputs) == 9, "one of ten, and not three of twenty"
-    assert "1 of 10 images are bad" in str(refusal(place, views=("AP",), bad_images=0.09))
+    assert "1 of 10 " in str(refusal(place, views=("AP",), bad_images=0.09))
 
 
 def test_a_view_of_no_row_is_named_with_the_near_ones(tmp_path: Path) -> None:
     place = folder(tmp_path, "AP,PA,lateral")
     [doubt] = read(place, views=("AP", "laterl")).warnings
-    assert "no row has view 'laterl' Did you mean 'lateral'?" in str(doubt)
-    assert "'lateral' (6 rows)" in str(doubt)
+    assert has("'laterl'", "'lateral'?", "'lateral' (6 rows)")(doubt)
     assert "lateral" not in doubt.public
-    error = refusal(place, views=("laterl",))
-    assert error.key == "view"
-    assert "views = 'laterl': 'laterl' Did you mean 'lateral'?" in str(error)
+    assert has("views = 'laterl'", "'lateral'?", key="view")(refusal(place, views=("laterl",)))
 
 
 def test_views_need_their_column_and_images(tmp_path: Path) -> None:
     place = folder(tmp_path)
-    error = refusal(place, views=("AP",))
-    assert "no column 'view', and the run has views = 'AP'; columns: path, label, pid." in str(error)
+    assert has("'view'", "views = 'AP'", "path, label, pid")(refusal(place, views=("AP",)))
     table = tmp_path / "table"
     table.mkdir()
     (table / "data.csv").write_text("a,label\n1,0\n2,1\n")
-    assert "views = 'AP' chooses among images" in str(refusal(table, views=("AP",)))
+    assert has("views = 'AP'")(refusal(table, views=("AP",)))
 
 
 def test_simulated_hospitals_lose_no_image_without_a_word(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -270,8 +264,7 @@ def test_simulated_hospitals_lose_no_image_without_a_word(tmp_path: Path, caplog
     sizes = [len(site.train) + len(site.held_out) for site in sites_of(replace(config, test_share=0.0), 2)]
     assert sizes == [10, 9]
     [doubt] = table_warnings(config)
-    assert "south-1: " in str(doubt)
-    assert "row 3 ('p2.png')" in str(doubt)
+    assert has("south-1: ", "row 3 ('p2.png')")(doubt)
     assert caplog.text.count("10 of 20 rows are left out by views = 'AP'") == 2
 
 
@@ -288,8 +281,7 @@ def test_a_store_of_links_is_read_where_the_operator_says_so(tmp_path: Path) -> 
         (site / f"p{row}.png").symlink_to(store / f"p{row}.png")
     assert np.array_equal(read(site, follow_links=True).inputs, plain.inputs)
     error = refusal(site)
-    assert "are links to files outside the folder: row 1 ('p0.png')" in str(error)
-    assert "follow-links = true" in str(error)
+    assert has(f"{LINKED.wrong}: row 1 ('p0.png')", "follow-links = true")(error)
 
 
 @pytest.mark.parametrize("follow", [False, True])
@@ -351,6 +343,6 @@ def test_a_column_of_patients_that_nobody_names_is_doubtful(tmp_path: Path) -> N
     place = folder(tmp_path)
     (place / "labels.csv").write_text((place / "labels.csv").read_text().replace(",pid", ",patient"))
     [doubt] = read(place).warnings
-    assert "there is a column 'patient'" in str(doubt)
+    assert has("'patient'")(doubt)
     assert not read(place, "patient").warnings
     assert read_site(str(place), "label", True, patient=None).by_patient

@@ -63,26 +63,25 @@ def test_a_table_in_its_own_spelling_becomes_numbers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "key", "row", "said"),
     [
-        ("40", "121", "column 'Alter': row 1 ('121'): it must be from 0 to 120 years"),
-        ("40", "3.4.1980", "column 'Alter': row 1 ('3.4.1980'): dates are not"),
-        ("40", "1980-04-03", "row 1 ('1980-04-03'): dates are not"),
-        ("1,5", "1.500,5", "column 'Dosis': row 1 ('1.500,5'): it must be a number, with ',' before"),
-        ("1,5", "1_0", "row 1 ('1_0'): it must be a number"),
-        ("1,5", "inf", "row 1 ('inf'): it must be a number"),
-        (";w;", ";divers;", "column 'Geschlecht': row 1 ('divers'): allowed are w, m"),
-        ("gesund", "unklar", "label 'Befund': row 1 ('unklar'): the study allows gesund, 0, krank, schwer krank"),
-        ("Alter", "alter", "no column 'Alter', which the study names. Did you mean 'alter'?"),
-        ("p1;", "p1;;", "but line 2 has 7; is it separated by ';'?"),
-        ("Notiz", "Dosis", "Dosis names more than one column"),
+        ("40", "121", "Alter", 1, "120 years"),
+        ("40", "3.4.1980", "Alter", 1, "before-index"),
+        ("40", "1980-04-03", "Alter", 1, "before-index"),
+        ("1,5", "1.500,5", "Dosis", 1, "','"),
+        ("1,5", "1_0", "Dosis", 1, "'1_0'"),
+        ("1,5", "inf", "Dosis", 1, "'inf'"),
+        (";w;", ";divers;", "Geschlecht", 1, "w, m"),
+        ("gesund", "unklar", "Befund", 1, "gesund, 0, krank, schwer krank"),
+        ("Alter", "alter", "Alter", None, "'alter'"),
+        ("p1;", "p1;;", "", None, "line 2"),
+        ("Notiz", "Dosis", "Dosis", None, "Dosis"),
     ],
 )
-def test_what_does_not_fit_is_named(tmp_path: Path, old: str, new: str, said: str) -> None:
+def test_what_does_not_fit_is_named(tmp_path: Path, old: str, new: str, key: str, row: int | None, said: str) -> None:
     file = table(tmp_path, TABLE.replace(old, new, 1))
-    with pytest.raises(DataError) as told:
+    with pytest.raises(DataError, check=has(file, said, key=key, row=row)) as told:
         study(tmp_path).read(file)
-    assert said in str(told.value)
     value = new.strip(";")
     assert value == "alter" or value not in told.value.public, "no value leaves the house"
     names = ("Alter", "Dosis", "Geschlecht", "Befund")
@@ -129,46 +128,47 @@ def test_one_file_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "keys", "said"),
     [
-        ("nonsense", "is not TOML"),
-        ("", "label"),
-        (STUDY.replace("decimal", "decimals"), "unknown key 'decimals'. Did you mean 'decimal'?"),
-        (STUDY.replace("unit", "units"), "unknown key 'columns.Alter.units'. Did you mean 'columns.Alter.unit'?"),
-        (STUDY.replace("[0, 120]", "[1, 1]"), "columns.Alter.range = [1.0, 1.0]: the first number must be below"),
-        (STUDY.replace("[0, 120]", "[120, 0]"), "columns.Alter.range = [120.0, 0.0]: the first number must be below"),
-        (STUDY.replace('";"', '","'), "it is also the decimal mark"),
-        (STUDY.replace('"krank"', '"Gesund"'), "label: 'gesund' means more than one class"),
-        (STUDY.replace('negative = ["gesund", 0]', ""), "name the texts of negative and of positive"),
-        (STUDY.replace('"Fall"', '"Alter"'), "'Alter' is the label or the patient column, not a feature"),
-        ('header = ["Alter"]\n' + STUDY, "header: it lacks 'Geschlecht', 'Dosis', 'Befund', 'Fall'"),
-        (STUDY.replace('";"', '";;"'), "delimiter = ';;'"),
-        ('subgroups = ["Alter"]\n' + STUDY, "subgroups: 'Alter' has neither codes nor bands: give it bands, as in"),
-        ('subgroups = ["Alte"]\n' + STUDY, "subgroups: unknown feature 'Alte'. Did you mean 'Alter'?"),
-        (STUDY.replace("[0, 120]", "[0, 120]\nmean = 50"), "columns.Alter.mean: it needs deviation beside it"),
-        (STUDY.replace("[0, 120]", "[0, 120]\nmean = 50\ndeviation = 0"), "columns.Alter.deviation"),
-        (STUDY.replace("[0, 120]", "[0, 120]\nbands = [65, 50]"), "columns.Alter.bands = [65.0, 50.0]: must be"),
-        (STUDY.replace("m = 1 }", "m = 1 }\nbands = [1]"), "columns.Geschlecht.bands = [1.0]: must be"),
-        (STUDY.replace('"Fall"', '"Befund"'), "patient = 'Befund' is the label column"),
+        ("nonsense", "", "TOML"),
+        ("", "label columns", "2"),
+        (STUDY.replace("decimal", "decimals"), "decimals", "'decimal'"),
+        (STUDY.replace("unit", "units"), "columns.Alter.units", "'columns.Alter.unit'"),
+        (STUDY.replace("[0, 120]", "[1, 1]"), "columns.Alter.range", "[1.0, 1.0]"),
+        (STUDY.replace("[0, 120]", "[120, 0]"), "columns.Alter.range", "[120.0, 0.0]"),
+        (STUDY.replace('";"', '","'), "delimiter", "','"),
+        (STUDY.replace('"krank"', '"Gesund"'), "label", "'gesund'"),
+        (STUDY.replace('negative = ["gesund", 0]', ""), "label", "negative"),
+        (STUDY.replace('"Fall"', '"Alter"'), "columns", "'Alter'"),
+        ('header = ["Alter"]\n' + STUDY, "header", "'Geschlecht', 'Dosis', 'Befund', 'Fall'"),
+        (STUDY.replace('";"', '";;"'), "delimiter", "';;'"),
+        ('subgroups = ["Alter"]\n' + STUDY, "subgroups", "bands"),
+        ('subgroups = ["Alte"]\n' + STUDY, "subgroups", "'Alter'"),
+        (STUDY.replace("[0, 120]", "[0, 120]\nmean = 50"), "columns.Alter.mean", "deviation"),
+        (STUDY.replace("[0, 120]", "[0, 120]\nmean = 50\ndeviation = 0"), "columns.Alter.deviation", "> 0"),
+        (STUDY.replace("[0, 120]", "[0, 120]\nbands = [65, 50]"), "columns.Alter.bands", "[65.0, 50.0]"),
+        (STUDY.replace("m = 1 }", "m = 1 }\nbands = [1]"), "columns.Geschlecht.bands", "[1.0]"),
+        (STUDY.replace('"Fall"', '"Befund"'), "patient", "'Befund'"),
         (
             'header = ["Fall", "Alter", "Alter", "Geschlecht", "Dosis", "Befund"]\n' + STUDY,
-            "header: 'Alter' names more",
+            "header",
+            "'Alter'",
         ),
-        (STUDY.replace("[0, 120]", '["0", "1_20"]'), "columns.Alter.range"),
-        (STUDY.replace("w = 0", 'w = "0_1"'), "columns.Geschlecht.codes"),
-        (STUDY.replace("w = 0", "w = true"), "columns.Geschlecht.codes"),
+        (STUDY.replace("[0, 120]", '["0", "1_20"]'), "columns.Alter.range.0 columns.Alter.range.1", "'1_20'"),
+        (STUDY.replace("w = 0", 'w = "0_1"'), "columns.Geschlecht.codes.w", "'0_1'"),
+        (STUDY.replace("w = 0", "w = true"), "columns.Geschlecht.codes.w", "True"),
         (
             STUDY.replace("m = 1 }", 'm = 1 }\nmissing = ["M"]'),
-            "columns.Geschlecht: 'm' is among its codes and missing",
+            "columns.Geschlecht",
+            "'m'",
         ),
-        (STUDY.replace("m = 1 }", "m = 1, W = 1 }"), "columns.Geschlecht.codes: 'w' stands for more than one number"),
-        ('file = "../payroll/*.csv"\n' + STUDY, "file = '../payroll/*.csv': must be a name in the hospital's folder"),
+        (STUDY.replace("m = 1 }", "m = 1, W = 1 }"), "columns.Geschlecht.codes", "'w'"),
+        ('file = "../payroll/*.csv"\n' + STUDY, "file", "'../payroll/*.csv'"),
     ],
 )
-def test_a_study_file_that_cannot_be_used_is_refused(tmp_path: Path, text: str, said: str) -> None:
-    with pytest.raises(ConfigError) as told:
+def test_a_study_file_that_cannot_be_used_is_refused(tmp_path: Path, text: str, keys: str, said: str) -> None:
+    with pytest.raises(ConfigError, check=has(said, keys=keys.split(" "))):
         study(tmp_path, text)
-    assert said in str(told.value)
 
 
 @pytest.mark.parametrize("hospital", HOSPITALS)

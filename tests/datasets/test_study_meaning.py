@@ -141,24 +141,23 @@ def test_a_file_of_an_older_release_keeps_its_numbers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "keys", "said"),
     [
-        ({"leave-out": [{"colum": "dead", "values": ["x"]}]}, "unknown key 'leave-out.0.colum'"),
-        ({"one-row": "first", "patient": ""}, "one-row = 'first': name the column of patients"),
-        ({"index-date": ""}, "columns.born.before-index: set index-date"),
-        ({"index-date": "2020-02-31"}, "there is no such date"),
-        ({"drop": ["crp"]}, "drop: 'crp' is needed elsewhere"),
-        ({"leave-out": [{"column": "crp"}]}, "leaves nothing out"),
-        ({"columns": COLUMNS | {"crp": {"range": [0, 10], "words": {">10": 11}}}}, "'>10' stands for 11, outside"),
-        ({"columns": COLUMNS | {"crp": {"ordinal": True}}}, "columns.crp.ordinal"),
-        ({"columns": COLUMNS | {"blood = 1": {}}}, "'blood = 1' names a column and a word"),
-        ({"subgroups": ["blood"], "one-row": "mean"}, "a patient may be in several"),
+        ({"leave-out": [{"colum": "dead", "values": ["x"]}]}, "leave-out.0.column leave-out.0.colum", "2"),
+        ({"one-row": "first", "patient": ""}, "one-row", "patient"),
+        ({"index-date": ""}, "columns.born.before-index columns.seen.before-index", "index-date"),
+        ({"index-date": "2020-02-31"}, "index-date", "'2020-02-31'"),
+        ({"drop": ["crp"]}, "drop", "'crp'"),
+        ({"leave-out": [{"column": "crp"}]}, "leave-out", "'crp'"),
+        ({"columns": COLUMNS | {"crp": {"range": [0, 10], "words": {">10": 11}}}}, "columns.crp.words", "'>10'"),
+        ({"columns": COLUMNS | {"crp": {"ordinal": True}}}, "columns.crp.ordinal", "codes"),
+        ({"columns": COLUMNS | {"blood = 1": {}}}, "columns", "'blood = 1'"),
+        ({"subgroups": ["blood"], "one-row": "mean"}, "subgroups", "one-row = 'mean'"),
     ],
 )
-def test_contradictions_are_refused(changed: dict[str, object], said: str) -> None:
-    with pytest.raises(ConfigError) as told:
+def test_contradictions_are_refused(changed: dict[str, object], keys: str, said: str) -> None:
+    with pytest.raises(ConfigError, check=has(said, keys=keys.split())):
         parse("study.toml", STUDY | changed)
-    assert said in str(told.value)
 
 
 def test_several_visits_without_a_patient_column_are_a_doubt(tmp_path: Path) -> None:

@@ -87,20 +87,21 @@ def test_a_changed_table_is_read_again(file: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "key", "row", "said"),
     [
-        ("clinic", "ward", "no group-column 'clinic'; columns: marker_0"),
-        (",Ulm", ",", "group-column 'clinic' is missing in row 1, row 4"),
-        ("Ulm\n", "Ulm\nlow,0,0,0,1,Ulm\n", "column 'marker_0' must hold numbers, but has row 2 ('low')"),
-        ("label", "outcome", "no label column 'label'"),
+        ("clinic", "ward", "group-column", None, "'clinic'"),
+        (",Ulm", ",", "group-column", 1, "row 4"),
+        ("Ulm\n", "Ulm\nlow,0,0,0,1,Ulm\n", "marker_0", 2, "'low'"),
+        ("label", "outcome", "label", None, "'label'"),
     ],
 )
-def test_what_is_wrong_with_it_is_named(file: str, tmp_path: Path, old: str, new: str, said: str) -> None:
+def test_what_is_wrong_with_it_is_named(
+    file: str, tmp_path: Path, old: str, new: str, key: str, row: int | None, said: str
+) -> None:
     text = Path(file).read_text()
     (tmp_path / "own.csv").write_text(text.replace(old, new, 1 if "\n" in new else -1))
-    with pytest.raises(DataError) as told:
+    with pytest.raises(DataError, check=has(said, key=key, row=row)):
         load_site(own(str(tmp_path / "own.csv")), 0, 3)
-    assert said in str(told.value)
 
 
 def test_a_file_that_is_none(tmp_path: Path) -> None:
@@ -112,19 +113,18 @@ def test_a_file_that_is_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "said"),
+    ("keys", "key", "said"),
     [
-        ({"dataset": "table"}, 'dataset = "table" needs data-file'),
-        ({"dataset": "table", "data-file": "x.csv", "partition": "sites"}, "'sites' of a table needs group-column"),
-        ({"data-file": "x.csv"}, "data-file = 'x.csv' is for dataset = \"table\", and this is 'breast-cancer'"),
-        ({"group-column": "clinic"}, "group-column = 'clinic' is for dataset = \"table\""),
-        ({"study": "study.toml"}, 'study = \'study.toml\' says what columns of dataset = "table" or "site" mean'),
+        ({"dataset": "table"}, "dataset", "data-file"),
+        ({"dataset": "table", "data-file": "x.csv", "partition": "sites"}, "partition", "group-column"),
+        ({"data-file": "x.csv"}, "data-file", "'breast-cancer'"),
+        ({"group-column": "clinic"}, "group-column", "'clinic'"),
+        ({"study": "study.toml"}, "study", "'study.toml'"),
     ],
 )
-def test_keys_that_do_not_go_together(keys: dict[str, Value], said: str) -> None:
-    with pytest.raises(ConfigError) as told:
+def test_keys_that_do_not_go_together(keys: dict[str, Value], key: str, said: str) -> None:
+    with pytest.raises(ConfigError, check=has(said, keys=[key])):
         RunConfig.parse(keys)
-    assert said in str(told.value)
 
 
 # ---------------------------------------------------------------------- whole runs
