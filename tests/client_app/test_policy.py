@@ -80,23 +80,21 @@ def test_everything_wrong_with_a_policy_is_told_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "key", "said"),
     [
-        ("[Policy]\nstrict = true", "Did you mean 'policy'?"),
-        ("[polcy]\nstrict = true\n[policy]\nmost-rounds = 5", "unknown key 'polcy'. Did you mean 'policy'?"),
-        ("strict = true", "strict: it is a rule outside the table [policy]"),
-        ("site = 'a'\nranges.seed = [1, 2]\n[policy]", "ranges: it is a rule"),
-        ("[audit]\n[policy]", "unknown key 'audit'"),
-        ("[join]\n[policy]", "unknown key 'join'"),
+        ("[Policy]\nstrict = true", "Policy", "'policy'?"),
+        ("[polcy]\nstrict = true\n[policy]\nmost-rounds = 5", "polcy", "'policy'?"),
+        ("strict = true", "strict", "[policy]"),
+        ("site = 'a'\nranges.seed = [1, 2]\n[policy]", "ranges", "[policy]"),
+        ("[audit]\n[policy]", "audit", "privacy"),
+        ("[join]\n[policy]", "join", "privacy"),
     ],
 )
-def test_a_rule_that_would_be_ignored_is_a_mistake(tmp_path: Path, text: str, said: str) -> None:
+def test_a_rule_that_would_be_ignored_is_a_mistake(tmp_path: Path, text: str, key: str, said: str) -> None:
     path = tmp_path / "site.toml"
     path.write_text(text)
-    with pytest.raises(PolicyError) as refused:
+    with pytest.raises(PolicyError, check=has(said, keys=[key])):
         Policy.read(str(path))
-    [line] = refused.value.problems
-    assert said in line
 
 
 @pytest.mark.slow

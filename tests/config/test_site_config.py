@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edelweiss.config import ConfigError, RunConfig, SiteConfig
+from tests.said import has
 
 
 def test_every_key_is_optional_and_has_dashes() -> None:
@@ -39,25 +40,20 @@ def test_the_name(values: dict[str, bool | int | float | str], name: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "key", "said"),
     [
-        ({"data_dir": "/x"}, "Did you mean 'data-dir'?"),
-        ({"patient": 1}, "unknown key 'patient'"),
-        ({"partition-id": "0"}, "partition-id = '0': "),
-        ({"partition-id": -2}, "partition-id = -2: "),
-        ({"num-partitions": -1}, "num-partitions = -1: "),
-        ({"site": 7}, "site = 7: "),
-        *(
-            ({"site": name}, "must be a name of up to 100")
-            for name in (" ", "a ", "\ta", "a/b", "zero\u200bwidth", "x" * 101)
-        ),
+        ({"data_dir": "/x"}, "data_dir", "'data-dir'?"),
+        ({"patient": 1}, "patient", "data-dir"),
+        ({"partition-id": "0"}, "partition-id", "'0'"),
+        ({"partition-id": -2}, "partition-id", "-2"),
+        ({"num-partitions": -1}, "num-partitions", "-1"),
+        ({"site": 7}, "site", "7"),
+        *(({"site": name}, "site", repr(name)) for name in (" ", "a ", "\ta", "a/b", "zero\u200bwidth", "x" * 101)),
     ],
 )
-def test_what_is_wrong_is_named(values: dict[str, bool | int | float | str], said: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+def test_what_is_wrong_is_named(values: dict[str, bool | int | float | str], key: str, said: str) -> None:
+    with pytest.raises(ConfigError, check=has(said, keys=[key])):
         SiteConfig.parse(values)
-    [problem] = caught.value.problems
-    assert said in problem
 
 
 def test_everything_wrong_is_said_at_once() -> None:

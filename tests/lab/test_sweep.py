@@ -133,53 +133,57 @@ def test_ranges_are_drawn_from_whole_numbers_where_their_ends_are(file: Path) ->
     assert all(0.01 <= float(point["codasca.lr"]) <= 1.0 for point in points)
 
 
-WRONG: dict[str, tuple[str, str]] = {
-    "an unknown key": ("[tune]\ncodasca.lrr = [0.1]", "unknown key 'codasca.lrr': .*Did you mean 'codasca.lr'"),
-    "an unknown key of the base": ("[base]\nround = 3", "unknown key 'round'. Did you mean 'rounds'?"),
-    "an unknown key of the file": ("seed = [1]", "Did you mean 'seeds'.*; keys of the run-config"),
-    "an empty list": ("[tune]\ncodasca.lr = []", r"tune.codasca.lr = \[\]: must be"),
-    "a single value": ("[tune]\ncodasca.lr = 0.1", "tune.codasca.lr = 0.1: must be a list"),
-    "a value twice": ("[compare]\nlocal-steps = [4, 4]", r"compare.local-steps = \[4, 4\]: must be"),
-    "a range without draws": ("[tune]\ncodasca.lr = {low = 0.1, high = 1}", "say how many points to draw"),
-    "a search that is none": ('search = "grd"\n[tune]\ncodasca.lr = [0.1, 1.0]', "Did you mean 'grid'"),
-    "a model without draws": ('search = "tpe"\n[tune]\ncodasca.lr = [0.1, 1.0]', "say how many points to draw"),
-    "draws of a grid": ('search = "grid"\ndraws = 3\n[tune]\ncodasca.lr = [0.1, 1.0]', "a grid has all its points"),
-    "a range downwards": ("draws = 3\n[tune]\ncodasca.lr = {low = 1, high = 0.1}", "low must be above 0, and below"),
-    "a table that no run has": ("[tune]\nfedavg.lr = [0.1, 1]", "fedavg.lr: no run has it: the algorithms are codasca"),
-    "seeds that choose and count": ("seeds = [100, 1]", "tuning-seed = 100 is among the seeds"),
-    "seeds twice": ("seeds = [1, 1]", "a list of different integers"),
-    "a seed to compare": ("[compare]\nseed = [1, 2]", "compare.seed: every point is run with all of seeds"),
-    "an algorithm to tune": ('[tune]\nalgorithm = ["coda"]', "tune.algorithm: "),
-    "the machine": ("[tune]\nworkers = [1, 2]", "tune.workers: it does not change what is computed"),
-    "the test set": ('select = "central.auroc"', "the test set has no part in a choice. Did you mean 'pooled.auroc'?"),
+WRONG: dict[str, tuple[str, ...]] = {  # a file, and what the message names
+    "an unknown key": ("[tune]\ncodasca.lrr = [0.1]", "'codasca.lrr'", "'codasca.lr'?"),
+    "an unknown key of the base": ("[base]\nround = 3", "'round'", "'rounds'?"),
+    "an unknown key of the file": ("seed = [1]", "'seed'", "'seeds'?", "[base]"),
+    "an empty list": ("[tune]\ncodasca.lr = []", "tune.codasca.lr = []"),
+    "a single value": ("[tune]\ncodasca.lr = 0.1", "tune.codasca.lr = 0.1"),
+    "a value twice": ("[compare]\nlocal-steps = [4, 4]", "compare.local-steps = [4, 4]"),
+    "a range without draws": ("[tune]\ncodasca.lr = {low = 0.1, high = 1}", "tune.codasca.lr", "draws"),
+    "a search that is none": ('search = "grd"\n[tune]\ncodasca.lr = [0.1, 1.0]', "'grd'", "'grid'?"),
+    "a model without draws": ('search = "tpe"\n[tune]\ncodasca.lr = [0.1, 1.0]', '"tpe"', "draws"),
+    "draws of a grid": ('search = "grid"\ndraws = 3\n[tune]\ncodasca.lr = [0.1, 1.0]', '"grid"', "draws = 3"),
+    "a range downwards": ("draws = 3\n[tune]\ncodasca.lr = {low = 1, high = 0.1}", "tune.codasca.lr", "low", "high"),
+    "a table that no run has": ("[tune]\nfedavg.lr = [0.1, 1]", "tune.fedavg.lr", "codasca"),
+    "seeds that choose and count": ("seeds = [100, 1]", "tuning-seed = 100"),
+    "seeds twice": ("seeds = [1, 1]", "seeds = [1, 1]"),
+    "a seed to compare": ("[compare]\nseed = [1, 2]", "compare.seed"),
+    "an algorithm to tune": ('[tune]\nalgorithm = ["coda"]', "tune.algorithm", "[compare]"),
+    "the machine": ("[tune]\nworkers = [1, 2]", "tune.workers"),
+    "the test set": ('select = "central.auroc"', "'central.auroc'", "'pooled.auroc'?"),
     "a metric that no run has": (
         'select = "pooled.accuracy"\n[base]\nproblem = "bce"',
-        "problem = 'bce' does not report it",
+        "'pooled.accuracy'",
+        "'bce'",
     ),
     "a metric that one of two lacks": (
         'select = "pooled.auroc"\n[[compare]]\nproblem = "bce"\n[[compare]]\nproblem = "fair"',
-        "problem = 'fair' does not report it.* It may be pooled.loss,",
+        "'pooled.auroc'",
+        "'fair'",
+        "pooled.loss",
     ),
     "a number of all sites that is not summed up": (
         'select = "over-sites.clean-loss.mean"\n[base]\nproblem = "robust"',
-        "does not report it",
+        "'over-sites.clean-loss.mean'",
+        "'robust'",
     ),
-    "a seed of the base": ("[base]\nseed = 0", "base.seed = 0: the runs have seeds = .*: leave it out"),
-    "a fold of the base": ("[base]\nfolds = 3\nfold = 1", "base.fold = 1: every fold is run"),
-    "the machine of the base": ("[base]\nworkers = 2", "base.workers = 2: the sweep decides that"),
-    "folds to compare": ("[compare]\nfolds = [2, 3]", "compare.folds: all runs have the same folds"),
-    "a metric that is none": ('select = "pooled.aurok"', "Did you mean 'pooled.auroc'?"),
-    "a key twice": ("[compare]\nlocal-steps = [1]\n[tune]\nlocal-steps = [2]", r"in \[compare\] and in \[tune\]"),
-    "no table": ("base = 3", "base = 3: must be a table"),
-    "no base": ('base = "none.toml"', "base = 'none.toml': No such file"),
-    "too many points": (f"[tune]\nhidden = {[*range(1, 10002)]}", "10,001 points: at most 10,000"),
-    "rounds that are tuned": ("halving = 3\n[tune]\nrounds = [2, 9]", "tune.rounds and halving"),
-    "a number": ("halving = 1", "halving = 1: 0 lets all runs go to their end"),
-    "folds that are none": ('[base]\nfolds = "x"', "base.folds = 'x': each is run"),
+    "a seed of the base": ("[base]\nseed = 0", "base.seed = 0"),
+    "a fold of the base": ("[base]\nfolds = 3\nfold = 1", "base.fold = 1"),
+    "the machine of the base": ("[base]\nworkers = 2", "base.workers = 2"),
+    "folds to compare": ("[compare]\nfolds = [2, 3]", "compare.folds", "[base]"),
+    "a metric that is none": ('select = "pooled.aurok"', "'pooled.aurok'", "'pooled.auroc'?"),
+    "a key twice": ("[compare]\nlocal-steps = [1]\n[tune]\nlocal-steps = [2]", "local-steps", "[compare]", "[tune]"),
+    "no table": ("base = 3", "base = 3"),
+    "no base": ('base = "none.toml"', "base = 'none.toml'", "small.toml"),
+    "too many points": (f"[tune]\nhidden = {[*range(1, 10002)]}", "[tune]", "10,001", "10,000;"),
+    "rounds that are tuned": ("halving = 3\n[tune]\nrounds = [2, 9]", "tune.rounds", "halving"),
+    "a number": ("halving = 1", "halving = 1"),
+    "folds that are none": ('[base]\nfolds = "x"', "base.folds = 'x'"),
     "rounds that are none": ('halving = 3\n[base]\nrounds = "x"\n[tune]\nhidden = [1, 2]', "rounds = 'x': "),
     "a date": ("[base]\nhidden = 1979-05-27\n[tune]\nbatch-size = [1, 2]", "hidden = datetime.date"),
     "a refused value": ("[base]\nrounds = 0", "rounds = 0: "),
-    "a refused point": ("[tune]\ncodasca.lr = [0.1, -1]", "codasca.lr = -1: must be a finite number"),
+    "a refused point": ("[tune]\ncodasca.lr = [0.1, -1]", "codasca.lr = -1"),
 }
 
 
@@ -187,13 +191,13 @@ WRONG: dict[str, tuple[str, str]] = {
 def test_a_mistake_gets_one_line_before_anything_starts(
     file: Path, mistake: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text, told = WRONG[mistake]
+    text, *names = WRONG[mistake]
     file.write_text(text)
     monkeypatch.chdir(file.parent)
     assert main(["sweep", str(file), "--jobs", "1"]) == 2
     problems = capsys.readouterr().err.splitlines()
     assert len(problems) == 2, "a title, and one problem"
-    assert re.search(told, problems[1])
+    assert lines_with(problems[1], *names)
     assert not (file.parent / "runs").exists()
 
 
