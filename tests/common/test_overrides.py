@@ -33,10 +33,8 @@ def test_a_file_has_its_tables_flattened(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError, check=has("--run-config", "missing.toml")):
         read_overrides([str(tmp_path / "missing.toml")])
-    assert "missing.toml" in str(caught.value)
-    assert str(caught.value).startswith("1 problem in the --run-config")
 
 
 def test_a_file_that_is_no_toml_says_where(tmp_path: Path) -> None:
@@ -49,10 +47,8 @@ def test_a_file_that_is_no_toml_says_where(tmp_path: Path) -> None:
 def test_every_pair_that_is_no_toml_is_named_with_its_fix() -> None:
     with pytest.raises(ConfigError) as caught:
         read_overrides(["rounds=three algorithm=fedavg sites=2", "a=1 a=2"])
-    assert str(caught.value).startswith("3 problems in the --run-config")
-    assert """rounds=three: must be a number, true or false; text needs quotes""" in str(caught.value)
-    assert """as in 'algorithm="fedavg"'""" in str(caught.value)
-    assert "a is given twice" in str(caught.value)
+    assert caught.value.keys == ["", "", "a"]
+    assert has("--run-config", "rounds=three", """'rounds="three"'""", """'algorithm="fedavg"'""")(caught.value)
 
 
 @pytest.mark.parametrize("text", ['"codasca.lr" = 1\n[codasca]\nlr = 2\n', '"a.b.c" = 1\na = {b = {c = 1}}\n'])

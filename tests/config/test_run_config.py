@@ -387,15 +387,12 @@ def test_contradictions_name_both_keys(values: dict[str, Value], named: list[str
     assert [part for part in named if part not in problem] == []
 
 
-@pytest.mark.parametrize(
-    ("other", "reason"), [({"folds": 3}, "folds = 3 leave none"), ({"dataset": "site"}, 'dataset = "site" has none')]
-)
+@pytest.mark.parametrize(("other", "reason"), [({"folds": 3}, "folds = 3"), ({"dataset": "site"}, 'dataset = "site"')])
 def test_a_personal_test_needs_a_common_test_set(other: dict[str, Value], reason: str) -> None:
     assert RunConfig.parse({"personal-test": True}).data().personal_test
     [problem] = problems_of({"personal-test": True, **other})
     assert problem.startswith("personal-test = true")
-    assert reason in problem
-    assert "take personal-test = false" in problem
+    assert [part for part in (reason, "personal-test = false") if part not in problem] == []
 
 
 def test_users_of_harbox_are_sites_and_groups() -> None:
@@ -442,7 +439,7 @@ def test_class_lists(text: str, classes: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("text", ["five", "1-", "-3", "1-2-3", "1.5", "1;2", "9-5", "²"])
 def test_what_is_no_class_list_is_refused(text: str) -> None:
     [problem] = problems_of({"negative-classes": text})
-    assert problem.startswith(f"negative-classes = {text!r}: must list classes")
+    assert problem.startswith(f"negative-classes = {text!r}: ")
 
 
 def test_nothing_is_looked_for_in_a_text_without_end() -> None:

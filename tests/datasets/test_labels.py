@@ -142,25 +142,24 @@ def test_all_that_is_wrong_is_said_at_once(table: Write) -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "said"),
+    ("keys", "key", "said"),
     [
-        ({"label": "a,,b"}, "must be names of columns"),
-        ({"label": "a,b,a"}, "names 'a' more than once"),
-        ({"label": "a,b", "uncertain": "ones,zeros"}, "has more than one rule for all others"),
-        ({"label": "a,b", "uncertain": "A=ones,a=zeros"}, "has more than one rule for a"),
-        ({"label": "a,b", "uncertain": "maybe"}, 'must be "ones", "zeros" or "ignore"'),
-        ({"label": "Edema,b", "uncertain": "Edemas=ones"}, "Did you mean 'Edema'?"),
-        ({"label": "a,b", "label-preset": "chexpert", "blank": "zeros"}, "leave blank empty"),
-        ({"label": "a,b", "problem": "partial-auc", "algorithm": "fcsg"}, "takes one label"),
-        ({"label": "a,b", "problem": "cross-entropy", "algorithm": "fedavg"}, "keeps the classes of one label"),
-        ({"dataset": "digits", "uncertain": "ones"}, "is about label columns of dataset"),
-        ({"label": "a,b", "positive-classes": "1"}, "is for a label of classes"),
+        ({"label": "a,,b"}, "label", "'a,,b'"),
+        ({"label": "a,b,a"}, "label", "'a'"),
+        ({"label": "a,b", "uncertain": "ones,zeros"}, "uncertain", "'ones,zeros'"),
+        ({"label": "a,b", "uncertain": "A=ones,a=zeros"}, "uncertain", "'A=ones,a=zeros'"),
+        ({"label": "a,b", "uncertain": "maybe"}, "uncertain", "'maybe'"),
+        ({"label": "Edema,b", "uncertain": "Edemas=ones"}, "uncertain", "'Edema'?"),
+        ({"label": "a,b", "label-preset": "chexpert", "blank": "zeros"}, "label-preset", "blank"),
+        ({"label": "a,b", "problem": "partial-auc", "algorithm": "fcsg"}, "label", "'partial-auc'"),
+        ({"label": "a,b", "problem": "cross-entropy", "algorithm": "fedavg"}, "problem", "'cross-entropy'"),
+        ({"dataset": "digits", "uncertain": "ones"}, "uncertain", "'digits'"),
+        ({"label": "a,b", "positive-classes": "1"}, "positive-classes", "'1'"),
     ],
 )
-def test_keys_that_cannot_be(keys: dict[str, str], said: str) -> None:
-    with pytest.raises(ConfigError) as refusal:
+def test_keys_that_cannot_be(keys: dict[str, str], key: str, said: str) -> None:
+    with pytest.raises(ConfigError, check=has(said, keys=[key])):
         RunConfig.parse({"dataset": "site", **keys})
-    assert any(said in text for text in refusal.value.problems), refusal.value.problems
 
 
 def test_samples_are_dealt_alike_by_their_rarest_positive_label() -> None:

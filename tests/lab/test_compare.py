@@ -168,11 +168,11 @@ def test_all_folders_that_cannot_be_used_are_named_at_once(runs: Path, tmp_path:
     wanted = (
         re.escape(str(runs / "*")),
         "1 of 7 rounds",
-        "it was stopped [(]it was interrupted[)]",
+        "[(]it was interrupted[)]",
         "config.toml",
         "damaged",
-        "of another version, .*unknown key 'rate'",
-        "does not say that it is complete",
+        "older.*'rate'",
+        "none",
         "no-such",
     )
     assert [bool(re.search(pattern, text)) for pattern, text in zip(wanted, told, strict=True)] == [True] * len(told)
@@ -192,10 +192,10 @@ def test_what_a_line_holds_in_a_place_of_another_thing_is_compared_or_refused(ru
 @pytest.mark.parametrize(
     ("keys", "metric", "why"),
     [
-        ({"test_share": 0.5}, "auroc", "test samples .*test-share = 0.5, 0.25 in most"),
-        ({"dataset": "digits"}, "auroc", "dataset = 'digits', 'breast-cancer' in most"),
-        ({"concentration": 0.3}, "pooled.auroc", "held-out samples .*concentration = 0.3, 1.0 in most"),
-        ({"n": 101, "hidden": 8}, "auroc", "the test samples are 101, 10 of them positive, and 100, 10 in"),
+        ({"test_share": 0.5}, "auroc", "test samples .*test-share = 0.5, 0.25 "),
+        ({"dataset": "digits"}, "auroc", "dataset = 'digits', 'breast-cancer' "),
+        ({"concentration": 0.3}, "pooled.auroc", "held-out samples .*concentration = 0.3, 1.0 "),
+        ({"n": 101, "hidden": 8}, "auroc", "test samples .*101, 10 .*100, 10 "),
         ({"concentration": 0.3}, "auroc", ""),
         ({"thin_share": 0.3}, "pooled.auroc", ""),  # of training samples alone
     ],

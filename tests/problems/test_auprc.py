@@ -19,6 +19,7 @@ from edelweiss.problems.auprc import Auprc
 from edelweiss.server_app import simulate
 from tests.problems.example import FEATURES, batch, make, point, samples
 from tests.reference import losses
+from tests.said import has
 from tests.server_app.sites import hospitals, run_at, site_job, table, write_table
 
 pytestmark = pytest.mark.usefixtures("public_batches")
@@ -252,27 +253,18 @@ def test_hospitals_without_positives_are_evaluated(tmp_path: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "key", "said"),
     [
-        ({"positives-per-batch": 0}, "positives-per-batch = 0: "),
-        ({"batch-size": 0}, "batch-size = 0: "),
-        (
-            {"batch-size": 4},
-            "positives-per-batch = 4: must be below batch-size = 4, so lower the one or raise the other",
-        ),
-        (
-            {"auprc.margin": 0.0},
-            "auprc.margin = 0.0: must be a finite number > 0 (s: how far a positive should rank above others, in units "
-            "of h)",
-        ),
+        ({"positives-per-batch": 0}, "positives-per-batch", ">= 1"),
+        ({"batch-size": 0}, "batch-size", ">= 1"),
+        ({"batch-size": 4}, "positives-per-batch", "batch-size = 4"),
+        ({"auprc.margin": 0.0}, "auprc.margin", "> 0"),
     ],
 )
-def test_outer_and_inner_samples_are_at_least_one(wrong: dict[str, Value], said: str) -> None:
+def test_outer_and_inner_samples_are_at_least_one(wrong: dict[str, Value], key: str, said: str) -> None:
     """b is positives-per-batch, m is batch-size."""
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError, check=has(said, keys=[key])):
         RunConfig.parse({"algorithm": "fcsg", "problem": "auprc", **wrong})
-    [problem] = caught.value.problems
-    assert problem.startswith(said)
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from PIL import Image
 
 from edelweiss.config import RunConfig, read_overrides
 from edelweiss.datasets import DataError, DataSummary, ModelSchema, load_site, load_test
+from edelweiss.datasets.image_faults import MISSING, OUTSIDE
 from edelweiss.datasets.site.inference_input import BLOCK
 from edelweiss.datasets.sources.bundled import BREAST_CANCER
 from edelweiss.lab.cli import main
@@ -187,8 +188,7 @@ def test_images_are_scored_as_they_were_evaluated(tmp_path: Path) -> None:
         stream.write("\nabsent.png,1\n../secret.png,0\n")
     with pytest.raises(DataError) as told:
         predict(model, file, tmp_path / "again.csv")
-    assert "images are missing: row 11 ('absent.png')" in str(told.value)
-    assert "images lie outside the folder: row 12 ('../secret.png')" in str(told.value)
+    assert has(f"{MISSING.wrong}: row 11 ('absent.png')", f"{OUTSIDE.wrong}: row 12 ('../secret.png')")(told.value)
     assert not (tmp_path / "again.csv").exists()
 
 
