@@ -139,7 +139,13 @@ def _updated(
     context: RoundContext,
 ) -> tuple[Arrays, Arrays]:
     """Do the algorithm's local update; raise StrategyError if it returns anything but two dicts of tensors."""
+    versions = {name: vector._version for name, vector in sent.items()}
     returned: Any = strategy.local_update(sent, memory, cast("Oracle", oracle), context)
+    if changed := [name for name, vector in sent.items() if vector._version != versions.get(name)]:
+        raise StrategyError(
+            f"algorithm = {strategy.name!r}: `local_update` of class {type(strategy).__name__} writes to "
+            f"sent[{changed[0]!r}], which other sites read too: work on sent[{changed[0]!r}].clone()"
+        )
     match returned:
         case ({**reply}, {**kept}) if all(isinstance(vector, Tensor) for vector in (*reply.values(), *kept.values())):
             return cast("tuple[Arrays, Arrays]", returned)

@@ -206,6 +206,8 @@ def require_declared(kind: str, thing: Any, base: type[HasOptions], how: str, sa
         If it is not.
     """
     name = place_of(thing)
+    if isinstance(thing, base):
+        raise PlugInError(f"{kind} {name} is an instance here: give the class, and its options as keys")
     if not (isinstance(thing, type) and issubclass(thing, base)):
         raise PlugInError(f"{kind} {name} must be a class derived from edelweiss.{base.__name__}")
     if inspect.isabstract(thing):

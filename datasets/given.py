@@ -291,10 +291,8 @@ def _file(name: str, digest: str, suffix: str, write: Callable[[Path], object]) 
             finally:
                 draft.unlink(missing_ok=True)
         try:
-            yield path
-        except Exception as error:
-            error.args = tuple(_renamed(arg, path, name) for arg in error.args)
-            raise
+            with naming(path, name):
+                yield path
         finally:
             with suppress(BlockingIOError):
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -302,8 +300,17 @@ def _file(name: str, digest: str, suffix: str, write: Callable[[Path], object]) 
                 Path(lock.name).unlink(missing_ok=True)
 
 
-def _renamed(text: Any, path: Path, name: str) -> Any:
-    return text.replace(str(path), name).replace(path.name, name) if isinstance(text, str) else text
+@contextmanager
+def naming(path: Path, name: str) -> Iterator[None]:
+    """Let errors of the block call a file by another name."""
+    try:
+        yield
+    except Exception as error:
+        error.args = tuple(
+            text.replace(str(path), name).replace(path.name, name) if isinstance(text, str) else text
+            for text in error.args
+        )
+        raise
 
 
 def _write(frame: pd.DataFrame, path: Path) -> None:
@@ -387,18 +394,25 @@ def _inputs(values: Any, name: str) -> torch.Tensor:
         )
     if found.ndim == 2 or found.dtype != np.uint8:
         found = found.astype(np.float32)
-        if np.isinf(found).any():
-            raise DataError.plain(f"{name}: inputs hold infinity: a missing value is NaN, others are finite")
+        if (bad := np.isinf(found).reshape(len(found), -1).any(1)).any():
+            row = int(bad.argmax()) + 1
+            text = f"{name}: the inputs of row {row} hold infinity: a missing value is NaN, others are finite"
+            raise DataError.plain(text, row=row)
     return torch.from_numpy(np.ascontiguousarray(found))
 
 
 def _classes(values: Any, name: str) -> torch.Tensor:
     found = _numpy(values)
     found = found[:, 0] if found.ndim == 2 and found.shape[1] == 1 else found
-    whole = found.dtype.kind in "bui" or (found.dtype.kind == "f" and (found == found.round()).all())
-    if not whole or found.ndim != 1 or (found.size and not 0 <= found.min() <= found.max() < MOST_CLASSES):
+    if found.dtype.kind not in "buif" or found.ndim != 1:
         raise DataError.plain(
             f"{name}: labels of shape {found.shape} and type {found.dtype}: must be whole numbers from 0, shape (n,); "
             "several labels a sample are columns of an ew.table"
         )
+    if (bad := ~((found >= 0) & (found < MOST_CLASSES) & (found == np.floor(found)))).any():
+        row = int(bad.argmax())
+        text = (
+            f"{name}: the label of row {row + 1} is {found[row]:g}: must be a whole number from 0 to {MOST_CLASSES - 1}"
+        )
+        raise DataError.plain(text, row=row + 1, value=found[row].item())
     return torch.from_numpy(found.astype(np.int64))

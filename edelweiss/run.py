@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
@@ -118,6 +119,7 @@ class Run:
         import torch
 
         from edelweiss.common.scratch import Scratch
+        from edelweiss.datasets.given import naming
         from edelweiss.problems.prediction import predict
 
         model = self._model(device)
@@ -131,6 +133,8 @@ class Run:
             shape, needed = tuple(inputs.shape[1:]), model.data_summary.shape
             if shape != needed:
                 raise DataError.plain(f"the array has inputs of shape {shape}: the model takes {needed}")
+            if inputs.isinf().any():
+                raise DataError.plain("the array holds infinity: a missing value is NaN, others are finite")
             return model.scores(inputs if inputs.dtype == torch.uint8 else inputs.float()).numpy()
         labels: list[str] = []
         with Scratch() as scratch:
@@ -148,7 +152,8 @@ class Run:
                     )
             else:
                 source = Path(data)
-            predict(model, source, scratch / "scores.csv")
+            with naming(source, "the DataFrame") if source.parent == scratch else nullcontext():
+                predict(model, source, scratch / "scores.csv")
             found = pd.read_csv(scratch / "scores.csv", dtype=str, keep_default_na=False)  # identifiers as they are
         added = list(model.columns)
         found[added] = found[added].astype(float)

@@ -123,7 +123,7 @@ def register(
 
 
 def compare(
-    *runs: Run | str | os.PathLike[str],
+    *runs: Run | str | os.PathLike[str] | Sequence[Run | str | os.PathLike[str]],
     metrics: Sequence[str] = (),
     versus: str = "",
     corrected: bool = False,
@@ -133,7 +133,7 @@ def compare(
 
     Parameters
     ----------
-    *runs : Run or path
+    *runs : Run or path, or a list of them
         Two or more; those that differ in their seed alone form one row. A path may be a pattern, ``"runs/codasca-*"``.
     metrics : str or sequence of str
         Such as ``"auroc"`` or ``"pooled.auprc"``; differences are in the first. By default the problem's own.
@@ -152,7 +152,8 @@ def compare(
     from edelweiss.lab.compare.comparison import Comparison
     from edelweiss.lab.compare.folders import read
 
-    found, notes = read([str(run.folder) if isinstance(run, Run) else os.fspath(run) for run in runs])
+    each = [run for given in runs for run in ([given] if isinstance(given, Run | str | os.PathLike) else given)]
+    found, notes = read([str(run.folder) if isinstance(run, Run) else os.fspath(run) for run in each])
     comparison = Comparison.of(found, _listed(metrics), versus, notes, corrected=corrected)
     if to:
         comparison.write(Path(to))
@@ -335,8 +336,8 @@ def _settings(
 
 
 def _listed(names: Any) -> list[Any]:
-    """Return one name, or several, as a list."""
-    return [names] if isinstance(names, str) else list(names)
+    """Return one, or several, as a list."""
+    return [names] if isinstance(names, str) or callable(names) else list(names)
 
 
 def _named(kind: str, what: Any, registry: Registry[Any]) -> Iterator[tuple[str, Value]]:

@@ -153,7 +153,8 @@ class Exchange:
                 text = f'site {site.name!r} {outcome.failure} (stopped because on-bad-update = "stop")'
                 raise RunError(text, key="on-bad-update", value="stop", sites=[site.name])
             skipped += outcome.values
-            failures.setdefault(outcome.failure, []).append(outcome.site or site.name)
+            name = site.name if site.named else outcome.site or site.name
+            failures.setdefault(outcome.failure, []).append(name)
             if name := self._delivery.awaits_approval(site):
                 undecided.append(name)
         listed = [f"{named(names)} {reason}" for reason, names in failures.items()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 from flwr.app import ArrayRecord, MetricRecord
@@ -24,6 +24,7 @@ from edelweiss.federation.replies import ReplyChecker
 from edelweiss.federation.returned_iterate import ReturnedIterate
 from edelweiss.federation.robust import RobustMean, Robustness
 from edelweiss.federation.run_messages import RunMessages
+from edelweiss.federation.schema import NAMES, shapes_of
 from edelweiss.federation.sites import Reply, Site
 from edelweiss.federation.wire import magnitudes, pack
 from edelweiss.problems.metrics import metric
@@ -273,13 +274,27 @@ class Rounds:
                 yield reply
 
         robust = RobustMean(self.robustness, self.broadcast.declared.groups(context), self.state | self.buffers)
-        self.state = dict(self.algorithm.aggregate(self.state, without_buffers(), context))
+        self.state = self._aggregated(self.algorithm.aggregate(self.state, without_buffers(), context))
         self.buffers |= mean_buffers.value()
         for name, ratio in robust.outliers.items():
             self._outliers[name] = max(ratio, self._outliers.get(name, 0.0))
         if self.project and "y" in self.state:
             self.state["y"] = self.project(self.state["y"])
         return samples
+
+    def _aggregated(self, state: object) -> Arrays:
+        """Return the state that the algorithm's `aggregate` returned; raise StrategyError if it is none."""
+        sound = isinstance(state, dict) and all(getattr(vector, "dtype", None) in NAMES for vector in state.values())
+        found = shapes_of(cast("Arrays", state)) if sound else {}
+        kept = {name: shape for name, shape in shapes_of(self.state).items() if name == "x" or (name == "y" and sound)}
+        if wrong := [name for name, shape in kept.items() if found.get(name) != shape]:
+            name, shape = wrong[0], kept[wrong[0]]
+            said = f"{name!r} as {found.get(name)}" if sound else "no dict of tensors"
+            raise StrategyError(
+                f"algorithm = {self.algorithm.name!r}: `aggregate` of class {type(self.algorithm).__name__} returned "
+                f"{said}: must be the server's state, with {name!r} as {shape}, such as state | {{{name!r}: {name}}}"
+            )
+        return dict(cast("Arrays", state))
 
     def _note_memory(self, site: Site, began: int, kept: int) -> None:
         """Warn about a site that has lost its memory; ``began`` and ``kept`` are positions in the run."""

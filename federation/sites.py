@@ -21,6 +21,11 @@ class Site:
     weight: float = 1.0
     held_out: int | None = None  # its number of held-out samples, as reported before the run
 
+    @property
+    def named(self) -> bool:
+        """Whether the coordinator knows its name; before its first reply it is called after its node."""
+        return self.name != f"node {self.node_id}"
+
 
 @dataclass(frozen=True)
 class Reply:

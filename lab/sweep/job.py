@@ -10,6 +10,7 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from edelweiss.config import RunConfig
+from edelweiss.config.plug_ins import load_own
 from edelweiss.lab.compare.runs import shown
 
 if TYPE_CHECKING:
@@ -58,5 +59,5 @@ def different(jobs: Iterable[Job]) -> list[Job]:
 
 
 def parsed(settings: Settings) -> RunConfig:
-    """Check a run-config."""
-    return RunConfig.parse(settings)
+    """Check a run-config; sites that a data set of one's own names are the run's."""
+    return RunConfig.parse(load_own(settings))

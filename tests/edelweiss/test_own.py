@@ -19,7 +19,7 @@ from torch import nn
 import edelweiss as ew
 from edelweiss.common import PlugInError, Registry
 from edelweiss.config import ConfigError
-from edelweiss.federation import RunError
+from edelweiss.federation import RunError, StrategyError
 from edelweiss.models import ModelError
 from edelweiss.models.storage import StoredTensors, write_tensors
 from edelweiss.problems import ProblemError
@@ -289,6 +289,9 @@ class Careless(ew.FedAvg):
         reply, kept = super().local_update(sent, memory, oracle, context)
         if self.harm == "raises":
             reply["nothing"]
+        if self.harm == "in place":
+            sent["x"].add_(1)
+            return reply, kept
         return {"one dict": reply, "numbers": ({"x": 1.0}, kept), "three": (reply, kept, kept)}[self.harm]
 
 
@@ -299,6 +302,7 @@ class Careless(ew.FedAvg):
         ("one dict", ["Careless", "(reply, memory)", "one dict"]),
         ("numbers", ["Careless", "(reply, memory)"]),
         ("three", ["Careless", "(reply, memory)"]),
+        ("in place", ["Careless", "sent['x']", "clone()"]),
         ("raises", ["KeyError", "'nothing'", f"{__file__}:"]),
     ],
 )
@@ -309,6 +313,28 @@ def test_a_mistake_in_a_local_update_is_said_once_with_its_place(
     with pytest.raises(RunError, check=has("3 sites", *named)):
         ew.simulate(own, "bce", sites=3, stack=stack, workers=1, runs_dir=folder / "runs", **QUICK)
     assert caplog.text.count("Traceback") == (harm == "raises")
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        (None, "Careless"),
+        ({"x": 1.0}, "Careless"),
+        ({"w": torch.zeros(3)}, "'x'"),
+        ({"x": torch.zeros(2, 7)}, "(2, 7)"),
+        ({"x": torch.zeros(7, dtype=torch.float64)}, "float64"),
+    ],
+)
+def test_what_an_aggregation_returns_is_checked(state: Any, said: str, folder: Path) -> None:
+    own = type("Careless", (ew.FedAvg,), {"aggregate": lambda *_: state})
+    with pytest.raises(StrategyError, check=has("Careless", "`aggregate`", said)):
+        ew.simulate(own, "bce", sites=3, workers=1, runs_dir=folder / "runs", **QUICK)
+
+
+def test_sites_that_fail_are_called_by_their_names(folder: Path, mine: Any) -> None:
+    own = type("Careless", (Careless,), {"harm": "numbers"})
+    with pytest.raises(RunError, check=has("north", "south")):
+        ew.simulate(own, "bce", mine.hospitals, workers=1, runs_dir=folder / "runs", **QUICK)
 
 
 INFO = {"info": ew.AlgorithmInfo(gradients="q")}
@@ -410,6 +436,15 @@ def test_a_sweep_compares_and_tunes_ones_own(mine: Any, folder: Path) -> None:
     found = ew.sweep(study, mine.hospitals, model=mine.Net, to=folder / "sweep", jobs=1, metrics=["auroc"])
     assert {each.run.settings.get("algorithm", "codasca") for each in found.found} == {"fedavg", "proximal"}
     assert (folder / "sweep" / "winner.toml").exists()
+
+
+def test_a_sweep_s_file_may_name_data_whose_sites_have_names(mine: Any, folder: Path) -> None:
+    (folder / "named.toml").write_text(
+        'seeds = [0]\n[base]\ndataset = "mine:hospitals"\nproblem = "bce"\nrounds = 1\nlocal-steps = 1\n'
+        '[compare]\nalgorithm = ["fedavg", "fedprox"]\n'
+    )
+    found = ew.sweep(folder / "named.toml", to=folder / "named", jobs=1)
+    assert [each.run.settings["sites"] for each in found.found] == [2, 2]
 
 
 @pytest.mark.parametrize(

@@ -121,8 +121,10 @@ def test_a_run_scores_a_frame_a_file_and_an_array_alike(run: ew.Run, patients: p
     assert scored[others].equals(new[others])
     assert run.predict(tmp_path / "new.csv")["score"].tolist() == pytest.approx(scored["score"].tolist(), abs=1e-6)
     assert run.predict(new[list("abcde")].to_numpy()).tolist() == pytest.approx(scored["score"].tolist(), abs=1e-6)
-    with pytest.raises(DataError):
+    with pytest.raises(DataError, check=has("DataFrame", "'c'")):
         run.predict(new.drop(columns="c"))
+    with pytest.raises(DataError):
+        run.predict(np.full((2, 5), np.inf))
     with pytest.raises(DataError):
         run.predict(np.zeros((2, 4)))
     for nonsense in (None, {"a": 1}, np.array([["x"] * 5])):
@@ -140,7 +142,7 @@ def test_a_run_shows_itself(run: ew.Run) -> None:
 def test_runs_are_compared(run: ew.Run, patients: pd.DataFrame, folder: Path) -> None:
     other = ew.simulate(ew.FedAvg(lr=0.05), ew.Bce(), by_clinic(patients), runs_dir=folder, **QUICK)
     found = ew.compare(run, str(other.folder), metrics=["auroc"])
-    assert repr(found) == found.markdown() == ew.compare(run, other, metrics="auroc").markdown()
+    assert repr(found) == found.markdown() == ew.compare([run, other], metrics="auroc").markdown()
     lines = list(found.runs.to_dict("records"))
     assert len(lines) == 2
 
@@ -215,6 +217,12 @@ def test_all_that_is_wrong_with_arguments_is_said_by_its_key(arguments: dict[str
 def test_data_that_do_not_fit_are_refused(data: Any) -> None:
     with pytest.raises(DataError):
         ew.simulate("fedavg", "bce", data, **QUICK)
+
+
+@pytest.mark.parametrize("wrong", [np.nan, -1, 0.5, 1000])
+def test_a_label_that_is_none_has_its_row(wrong: float) -> None:
+    with pytest.raises(DataError, check=has("row 3", f"{wrong:g}", row=3)):
+        ew.arrays(np.ones((4, 2)), [0, 1, wrong, 1])
 
 
 @pytest.mark.parametrize("classes", [[1, 2], [0, 1, 2]])

@@ -28,7 +28,7 @@ BAD: dict[str, tuple[float, ...]] = {  # what a vector may not hold; of 16 bits 
     "int8": (-128,),
 }
 KEPT_BACK = ("class-counts", "held-out-counts")  # by a site with few of a class: it tells none
-FINE = {"patients": [7], "evaluate": True}  # what may be told: a hash; and what asked: to evaluate a round
+FINE = {"patients": [7], "notes": ["a", "b"], "evaluate": True}  # what may be told, and what asked: to evaluate a round
 DTYPES = ("float64", "float32", "float16", "int64", "int8", "bool", "complex64", "U4")
 
 
