@@ -153,13 +153,19 @@ def of_own(
         When one cannot be computed, or is no number.
     """
     found: dict[str, float] = {}
+    counted = labels if weights is None else labels[weights > 0]
+    both = len(set(counted.tolist())) == 2
     for name in names:
         of = METRICS[name].of
         assert of is not None, "others are refused with the run-config"
         try:
-            found[name] = float(of(labels, scores, weights)) if len(set(labels.tolist())) == 2 else math.nan
+            found[name] = float(of(labels, scores, weights)) if both else math.nan
         except Exception as error:
             raise ProblemError(f"metric {name!r} cannot be computed: {type(error).__name__}: {error}") from error
+        if both and math.isnan(found[name]):
+            raise ProblemError(
+                f"metric {name!r} is nan on {len(labels)} samples of both classes: must be a number there"
+            )
     return found
 
 

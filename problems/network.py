@@ -16,6 +16,7 @@ from edelweiss.common import Stream
 from edelweiss.models.stack import unstackable_reason
 from edelweiss.problems.base import Problem
 from edelweiss.problems.capabilities import Layers
+from edelweiss.problems.errors import ProblemError
 from edelweiss.problems.metrics import PARTIAL, class_metrics, merge_labels, ranked
 
 if TYPE_CHECKING:
@@ -142,15 +143,26 @@ class NetworkProblem(Problem, Layers):
         ``labels`` and ``weights`` are those of a batch, with `datasets.labels.UNKNOWN` for unknown labels.
         """
         if not self.labels:
-            return self.loss(logits, self.cast_labels(labels), scalars, y, *weights)
+            return self._loss((), logits, self.cast_labels(labels), scalars, y, *weights)
         known = labels >= 0
         each = known.to(self.dtype)
         for weight in weights:
             each = each * weight[:, None]
         total = each.sum(0)
         each = each * (len(labels) / torch.where(total > 0, total, 1))
-        losses = self.loss(logits, (labels == 1).to(self.dtype), scalars, y, each)
+        losses = self._loss(total.shape, logits, (labels == 1).to(self.dtype), scalars, y, each)
         return torch.where(total > 0, losses, 0).mean()
+
+    def _loss(self, shape: tuple[int, ...], *arguments: Tensor) -> Tensor:
+        """Return the loss; raise ProblemError if it has not this shape."""
+        loss = self.loss(*arguments)
+        if (found := getattr(loss, "shape", None)) != shape:
+            returned = f"one {type(loss).__name__}" if found is None else f"a tensor of shape {tuple(found)}"
+            raise ProblemError(
+                f"problem = {self.name!r}: `loss` of class {type(self).__name__} returned {returned}: must be a tensor "
+                f"of shape {tuple(shape)}, the mean over the samples"
+            )
+        return loss
 
     def reported_loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor) -> Tensor:
         """Return the loss that an evaluation reports: the objective."""

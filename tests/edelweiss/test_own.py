@@ -331,6 +331,25 @@ def test_what_an_aggregation_returns_is_checked(state: Any, said: str, folder: P
         ew.simulate(own, "bce", sites=3, workers=1, runs_dir=folder / "runs", **QUICK)
 
 
+@pytest.mark.parametrize(
+    ("loss", "said"),
+    [(lambda logits: logits, "shape"), (lambda logits: 1.0, "float"), (lambda logits: None, "NoneType")],
+)
+def test_a_loss_that_is_no_number_is_said(loss: Any, said: str, folder: Path) -> None:
+    own = type("Vague", (ew.Bce,), {"loss": lambda self, logits, *_: loss(logits)})
+    with pytest.raises((ProblemError, RunError), check=has("Vague", "`loss`", said)):
+        ew.simulate("fedavg", own, sites=3, workers=1, runs_dir=folder / "runs", **QUICK)
+
+
+def test_a_metric_that_is_no_number_where_both_classes_are_is_said(folder: Path) -> None:
+    with pytest.raises((ProblemError, RunError), check=has("'nowhere'", "nan")):
+        ew.simulate("fedavg", "bce", sites=3, workers=1, metrics=nowhere, runs_dir=folder / "runs", **QUICK)
+
+
+def nowhere(labels: Any, scores: Any, weights: Any = None) -> float:
+    return float("nan")
+
+
 def test_sites_that_fail_are_called_by_their_names(folder: Path, mine: Any) -> None:
     own = type("Careless", (Careless,), {"harm": "numbers"})
     with pytest.raises(RunError, check=has("north", "south")):
