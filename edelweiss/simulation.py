@@ -52,7 +52,7 @@ def simulate(
     ----------
     algorithm : Algorithm or str
         How it is trained, such as ``Codasca(lr=0.05)`` or ``"codasca"``. A mapping of run-config keys may stand here
-        instead of all other arguments.
+        instead of all other arguments, with objects as values where an argument takes one.
     problem : Problem or str
         What is optimised, such as ``Auc()`` or ``"auc"``.
     data : str, Table, DataFrame, arrays, or one of these per site
@@ -312,6 +312,9 @@ def _settings(
         given, algorithm = flatten(algorithm), ""
     for key, value in keys.items():
         given[key_of(key)] = os.fspath(value) if isinstance(value, os.PathLike) else _plain(value)
+    objects: dict[str, Any] = {key: given.pop(key) for key in KINDS if not isinstance(given.get(key, ""), str)}
+    algorithm, problem = objects.get("algorithm", algorithm), objects.get("problem", problem)
+    model, data, metrics = objects.get("model", model), objects.get("dataset", data), objects.get("metrics", metrics)
     for kind, what, registry in (("algorithm", algorithm, ALGORITHMS), ("problem", problem, PROBLEMS)):
         for key, value in _named(kind, what, registry) if what != "" else ():
             if given.setdefault(key, value) != value:

@@ -10,6 +10,7 @@ import pandas as pd
 
 from edelweiss.common import unknown
 from edelweiss.config import ConfigError
+from edelweiss.config.values import parse_words
 from edelweiss.lab.compare.folders import Found, edges, grouped
 from edelweiss.lab.compare.groups import CONFIDENCE, Difference, Group
 from edelweiss.lab.compare.pictures import draw
@@ -235,7 +236,8 @@ def _expected(run: RunConfig) -> list[str]:
     """Return the path of each metric that the last line of such a run may have."""
     problem = PROBLEMS[run.problem]
     labels = run.several if problem.several else ()
-    names = [*problem.reports, *(f"{name}.{label}" for name in RANKINGS for label in labels if name in problem.reports)]
+    names = [*problem.reports, *parse_words(run.metrics)]
+    names += (f"{name}.{label}" for name in RANKINGS for label in labels if name in problem.reports)
     if problem.needs_data:
         names.append("loss")
     counts = [name for name, row in METRICS.items() if not row.better and row.pooled != "only"]
@@ -252,7 +254,8 @@ def _named(there: Sequence[str], *, own: bool) -> dict[str, str]:
     """Return names in short, and the path that each stands for; ``own``: whether sites have models of their own."""
     forms = ["central.{}", *(["over-sites.{}.mean"] if own else ["pooled.{}", "over-sites.{}.mean"]), "noised.{}"]
     named = {}
-    for name in (*HEADLINE, *dict.fromkeys(each for path in there if (each := _of_a_label(path)))):
+    outside = (name for name, row in METRICS.items() if row.of)
+    for name in (*HEADLINE, *outside, *dict.fromkeys(each for path in there if (each := _of_a_label(path)))):
         if path := next((form.format(name) for form in forms if form.format(name) in there), ""):
             named[name] = path
     return named

@@ -457,6 +457,17 @@ def test_a_sweep_compares_and_tunes_ones_own(mine: Any, folder: Path) -> None:
     assert (folder / "sweep" / "winner.toml").exists()
 
 
+def test_keys_may_be_objects_too(mine: Any, run: ew.Run, folder: Path) -> None:
+    keys = {"algorithm": mine.Proximal(mu=0.1), "problem": mine.Focal(gamma=1.0), "dataset": mine.hospitals}
+    keys |= {"model": mine.Net, "metrics": [mine.sensitivity], "runs-dir": str(folder / "runs")}
+    other = ew.simulate(keys, workers=1, **QUICK)
+    assert np.array_equal(other.arrays["x"], run.arrays["x"])
+    base = {"problem": mine.Focal(gamma=0.5), "metrics": [mine.sensitivity], "rounds": 1, "local_steps": 1}
+    study = {"base": base, "compare": {"algorithm": ["fedavg", "fedprox"]}, "seeds": [0]}
+    found = ew.sweep(study, mine.hospitals, to=folder / "objects", jobs=1, metrics="sensitivity")
+    assert {each.run.settings["focal.gamma"] for each in found.found} == {0.5}
+
+
 def test_a_sweep_s_file_may_name_data_whose_sites_have_names(mine: Any, folder: Path) -> None:
     (folder / "named.toml").write_text(
         'seeds = [0]\n[base]\ndataset = "mine:hospitals"\nproblem = "bce"\nrounds = 1\nlocal-steps = 1\n'
