@@ -138,7 +138,14 @@ def _updated(
     oracle: SiteOracle | PrivateOracle | StackedOracle,  # each provides everything that a strategy uses there
     context: RoundContext,
 ) -> tuple[Arrays, Arrays]:
-    """Do the algorithm's local update; raise StrategyError if it returns anything but two dicts of tensors."""
+    """Do the algorithm's local update.
+
+    Raises
+    ------
+    StrategyError
+        If it writes to ``sent``, which the sites of a process share, or returns anything but two dicts of tensors.
+    """
+    # PyTorch counts the writes to a tensor.
     versions = {name: vector._version for name, vector in sent.items()}
     returned: Any = strategy.local_update(sent, memory, cast("Oracle", oracle), context)
     if changed := [name for name, vector in sent.items() if vector._version != versions.get(name)]:

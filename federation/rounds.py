@@ -283,10 +283,10 @@ class Rounds:
         return samples
 
     def _aggregated(self, state: object) -> Arrays:
-        """Return the state that the algorithm's `aggregate` returned; raise StrategyError if it is none."""
+        """Return what the algorithm's `aggregate` returned; raise StrategyError unless x and y are as before."""
         sound = isinstance(state, dict) and all(getattr(vector, "dtype", None) in NAMES for vector in state.values())
         found = shapes_of(cast("Arrays", state)) if sound else {}
-        kept = {name: shape for name, shape in shapes_of(self.state).items() if name == "x" or (name == "y" and sound)}
+        kept = {name: shape for name, shape in shapes_of(self.state).items() if name in ("x", "y")}
         if wrong := [name for name, shape in kept.items() if found.get(name) != shape]:
             name, shape = wrong[0], kept[wrong[0]]
             said = f"{name!r} as {found.get(name)}" if sound else "no dict of tensors"
